@@ -1,0 +1,1 @@
+//! Benchmarks that compare the backends on the same work

@@ -1,0 +1,1 @@
+//! The engine of stentor: topics, groups, delivery, retention

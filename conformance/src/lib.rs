@@ -1,0 +1,1 @@
+//! The suites that every storage backend and every transport passes

@@ -1,0 +1,1 @@
+//! The wire protocol of stentor: frames, their codec, versions and error codes

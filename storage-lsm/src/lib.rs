@@ -1,0 +1,1 @@
+//! Partitions in a shared journal with an LSM index

@@ -1,0 +1,1 @@
+//! Partitions in memory, with a byte bound and a stated policy at it

@@ -1,0 +1,1 @@
+//! Connections inside one process, for tests and simulation
