@@ -164,10 +164,12 @@ pub trait PartitionWriter: Send {
     async fn commit(&mut self, change: Change) -> Result<PendingCommit, StorageError>;
 
     /// Durably drops the messages at `end` and above. Only for a layer that owns visibility: a replica that sheds what
-    /// was never committed. The table stays as it is.
+    /// was never committed. The table stays as it is. Nothing lies beyond the present end, so an `end` there changes
+    /// nothing.
     ///
     /// # Errors
-    /// When `end` lies below the log's start, or the backend cannot be written.
+    /// [`Invalid`](StorageError::Invalid) when `end` lies below the log's start or in the middle of a batch, since a
+    /// batch is stored and delivered whole; [`Deposed`](StorageError::Deposed); or the backend cannot be written.
     async fn truncate(&mut self, end: Offset) -> Result<(), StorageError>;
 }
 
@@ -180,9 +182,9 @@ pub trait PartitionReader: Send + Sync {
     /// Bytes that the partition's log and table take, roughly.
     fn bytes(&self) -> u64;
 
-    /// The batches from the one that holds `from`, in order, until `bytes_max` is reached; at least one if there is any,
-    /// however large. Nothing at the end of the log. The first batch may begin before `from`, and before the log's
-    /// start, when they lie in its middle.
+    /// The batches from the one that holds `from`, in order, as many as fit into `bytes_max` together; at least one if
+    /// there is any, however large. Nothing at the end of the log and beyond. The first batch may begin before `from`,
+    /// and before the log's start, when they lie in its middle.
     ///
     /// # Errors
     /// [`Trimmed`](StorageError::Trimmed) below the start, [`Corrupt`](StorageError::Corrupt) when the first batch is
@@ -201,7 +203,8 @@ pub trait PartitionReader: Send + Sync {
     /// When the backend cannot be read.
     async fn scan(&self, range: KeyRange, limit: NonZeroU32) -> Result<Vec<(Key, Bytes)>, StorageError>;
 
-    /// The first offset of the first batch that was stored at `at` or later; the end of the log if there is none.
+    /// The first offset of the first batch that was stored at `at` or later, but never one below the log's start; the end
+    /// of the log if there is none.
     ///
     /// # Errors
     /// When the backend cannot be read.
