@@ -112,6 +112,9 @@ pub enum TransportError {
     /// A send was dropped half-way, so the stream cannot go on.
     #[error("an earlier send on this stream was cancelled half-way")]
     Broken,
+    /// This side has already finished, reset or stopped this direction of the stream.
+    #[error("this side has ended the stream already")]
+    Ended,
 }
 
 /// The reason that a peer gave for closing.
@@ -153,7 +156,8 @@ pub trait Listener: Send + 'static {
     fn close(&self);
 }
 
-/// One connection, seen from either side.
+/// One connection, seen from either side. When the last handle on it and the last of its streams are dropped, it closes
+/// with [`CloseCode::NORMAL`].
 #[async_trait]
 pub trait Connection: Send + Sync + 'static {
     /// Opens a stream. Waits while the peer allows no more. The peer learns of it with the first frame.
@@ -168,7 +172,8 @@ pub trait Connection: Send + Sync + 'static {
     /// When the connection is over.
     async fn accept(&self) -> Result<FrameStream, TransportError>;
 
-    /// Ends the connection and all its streams. What was sent but not yet read by the peer may be lost.
+    /// Ends the connection and all its streams. What was sent may be lost, unless [`FrameSender::finished`] has returned
+    /// for its stream: then the peer still reads it. A second call changes nothing.
     fn close(&self, code: CloseCode, reason: &str);
 
     /// Returns when the connection is over, with the reason. Cancel safe.
@@ -217,6 +222,14 @@ pub trait FrameSender: Send + 'static {
     /// # Errors
     /// When the stream is over already.
     fn finish(&mut self) -> Result<(), TransportError>;
+
+    /// [`finish`](Self::finish)es unless that has been done, and returns once the peer's transport holds all that was
+    /// sent: closing the connection afterwards loses none of it. That is how a last word is said before hanging up. Put
+    /// a deadline on it, for a peer that does not read may hold it up for ever. Cancel safe.
+    ///
+    /// # Errors
+    /// When the peer stopped the stream, this side reset it, or the connection is over first.
+    async fn finished(&mut self) -> Result<(), TransportError>;
 
     /// Ends this direction at once; the peer gets [`Reset`](TransportError::Reset).
     fn reset(&mut self, code: CloseCode);
