@@ -123,6 +123,14 @@ impl RecordBatch {
         self
     }
 
+    /// The same batch with its records in an allocation of their own: a copy. For whoever keeps a batch in memory for
+    /// long, since records that were read from the wire keep the whole receive buffer alive.
+    #[must_use]
+    pub fn detached(mut self) -> Self {
+        self.payload = Bytes::copy_from_slice(&self.payload);
+        self
+    }
+
     /// The header as it is written.
     #[must_use]
     pub fn header_bytes(&self) -> [u8; HEADER_BYTES] {
