@@ -89,6 +89,9 @@ pub enum TransportError {
     /// The certificates do not do.
     #[error("{0}")]
     Tls(String),
+    /// The transport was set up with what cannot work.
+    #[error("{0}")]
+    Settings(String),
     /// The connection is over.
     #[error("the connection was closed{}", .0.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
     ConnectionClosed(Option<CloseReason>),
@@ -160,7 +163,8 @@ pub trait Listener: Send + 'static {
 /// with [`CloseCode::NORMAL`].
 #[async_trait]
 pub trait Connection: Send + Sync + 'static {
-    /// Opens a stream. Waits while the peer allows no more. The peer learns of it with the first frame.
+    /// Opens a stream. Waits while the peer allows no more. The peer is sure to learn of it only with the first frame on
+    /// it, and may learn of it before: whoever accepts a stream cannot count on anything being said on it soon.
     ///
     /// # Errors
     /// When the connection is over.
