@@ -103,9 +103,40 @@ impl Ledger {
         let held = self.listed.get(&place.position).and_then(|held| held.upgrade());
         held.filter(|held| held.place() == place)
     }
+}
 
-    #[cfg(test)]
-    pub(crate) fn listed(&self) -> usize {
-        self.listed.len()
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use stentor_core::batch::BatchBuilder;
+    use stentor_core::{Compression, MessageId, PartitionId, Record, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn a_listed_batch_is_found_by_its_place_until_it_is_dropped() {
+        let ledger = Arc::new(Ledger::default());
+        let mut builder = BatchBuilder::new(Compression::None);
+        let record = Record {
+            id: MessageId::generate(Timestamp(0), 1),
+            timestamp: Timestamp(0),
+            key: None,
+            tag: None,
+            headers: Vec::new(),
+            body: Bytes::from_static(b"x"),
+            deliver_at: None,
+            expires_at: None,
+        };
+        builder.push(&record).unwrap();
+        let held = Held::new(builder.finish(None).unwrap(), PartitionId(1), &ledger);
+        let place = held.place();
+        assert!(ledger.find(place).is_none(), "few batches are listed");
+        held.list();
+        held.list();
+        assert!(ledger.find(place).is_some());
+        assert!(ledger.find(Place { count: 2, ..place }).is_none(), "another batch");
+        drop(held);
+        assert!(ledger.find(place).is_none());
+        assert!(ledger.listed.is_empty() && ledger.bytes() == 0, "nothing is left of it");
     }
 }
