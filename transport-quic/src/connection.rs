@@ -1,23 +1,57 @@
 //! One connection.
+//!
+//! Invariant: a connection is closed by [`Shared`], from whose drop quinn would otherwise do it without letting the
+//! farewell pass.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use quinn::{RecvStream, SendStream};
 use stentor_core::transport::{CloseCode, Connection, FrameStream, PeerInfo, TransportError};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::error;
 use crate::receiver::QuicReceiver;
 use crate::sender::QuicSender;
+use crate::{congestion, error};
 
 /// The longest reason that is sent with a close: it has to fit in one datagram.
 const REASON_BYTES_MAX: usize = 512;
 
-pub(crate) struct QuicConnection {
+/// What the handle and the streams of a connection hold: it lives as long as any of them.
+pub(crate) struct Shared {
     connection: quinn::Connection,
-    peer: PeerInfo,
-    body_bytes_max: u32,
     /// Its place among the connections of the listener.
     _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Shared {
+    /// Why the connection is over, if it is.
+    pub(crate) fn over(&self) -> Option<TransportError> {
+        self.connection.close_reason().map(error::connection)
+    }
+
+    fn close(&self, code: CloseCode, reason: &str) {
+        // quinn would forget why the connection is over and call it closed by this side.
+        if self.connection.close_reason().is_some() {
+            return;
+        }
+        let cut = (0..=reason.len().min(REASON_BYTES_MAX)).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
+        congestion::part(&self.connection);
+        self.connection.close(error::varint(code), &reason.as_bytes()[..cut]);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.close(CloseCode::NORMAL, "");
+    }
+}
+
+/// The handle.
+pub(crate) struct QuicConnection {
+    shared: Arc<Shared>,
+    peer: PeerInfo,
+    body_bytes_max: u32,
 }
 
 impl QuicConnection {
@@ -27,13 +61,13 @@ impl QuicConnection {
         body_bytes_max: u32,
         place: Option<OwnedSemaphorePermit>,
     ) -> Self {
-        Self { connection, peer, body_bytes_max, _place: place }
+        Self { shared: Arc::new(Shared { connection, _place: place }), peer, body_bytes_max }
     }
 
     fn stream(&self, (send, receive): (SendStream, RecvStream)) -> FrameStream {
         FrameStream {
-            sender: Box::new(QuicSender::new(send, self.connection.clone(), self.body_bytes_max)),
-            receiver: Box::new(QuicReceiver::new(receive, self.body_bytes_max)),
+            sender: Box::new(QuicSender::new(send, Arc::clone(&self.shared), self.body_bytes_max)),
+            receiver: Box::new(QuicReceiver::new(receive, Arc::clone(&self.shared), self.body_bytes_max)),
         }
     }
 }
@@ -41,24 +75,19 @@ impl QuicConnection {
 #[async_trait]
 impl Connection for QuicConnection {
     async fn open(&self) -> Result<FrameStream, TransportError> {
-        self.connection.open_bi().await.map(|halves| self.stream(halves)).map_err(error::connection)
+        self.shared.connection.open_bi().await.map(|halves| self.stream(halves)).map_err(error::connection)
     }
 
     async fn accept(&self) -> Result<FrameStream, TransportError> {
-        self.connection.accept_bi().await.map(|halves| self.stream(halves)).map_err(error::connection)
+        self.shared.connection.accept_bi().await.map(|halves| self.stream(halves)).map_err(error::connection)
     }
 
     fn close(&self, code: CloseCode, reason: &str) {
-        // quinn would forget why the connection is over and call it closed by this side.
-        if self.connection.close_reason().is_some() {
-            return;
-        }
-        let cut = (0..=reason.len().min(REASON_BYTES_MAX)).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
-        self.connection.close(error::varint(code), &reason.as_bytes()[..cut]);
+        self.shared.close(code, reason);
     }
 
     async fn closed(&self) -> TransportError {
-        error::connection(self.connection.closed().await)
+        error::connection(self.shared.connection.closed().await)
     }
 
     fn peer(&self) -> PeerInfo {

@@ -18,6 +18,7 @@
 
 mod address;
 mod client;
+mod congestion;
 mod connection;
 mod error;
 mod framing;

@@ -82,10 +82,17 @@ impl QuicListener {
         let (to_ready, ready) = mpsc::channel(CONNECTIONS_WAITING_MAX);
         let closed = watch::Sender::new(false);
         let reload = {
-            let (config, endpoint) = (config.clone(), endpoint.clone());
+            let (config, endpoint, closed) = (config.clone(), endpoint.clone(), closed.clone());
             move || {
-                // The connections that are there keep what they were made with.
-                endpoint.set_server_config(Some(server_config(&config)?));
+                let server = server_config(&config)?;
+                // The connections that are there keep what they were made with. Under the lock of `closed`, so that a
+                // listener that closes meanwhile stays closed.
+                closed.send_if_modified(|closed| {
+                    if !*closed {
+                        endpoint.set_server_config(Some(server));
+                    }
+                    false
+                });
                 Ok(())
             }
         };
@@ -145,9 +152,11 @@ impl Listener for QuicListener {
     }
 
     fn close(&self) {
-        self.closed.send_replace(true);
-        // Whoever knocks now is ignored; the socket lives on for the connections there are.
-        self.endpoint.set_server_config(None);
+        self.closed.send_modify(|closed| {
+            *closed = true;
+            // Whoever knocks now is ignored; the socket lives on for the connections there are.
+            self.endpoint.set_server_config(None);
+        });
     }
 }
 

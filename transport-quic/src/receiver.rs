@@ -1,12 +1,14 @@
 //! The receiving direction of a stream.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use quinn::RecvStream;
 use stentor_core::transport::{CloseCode, Frame, FrameReceiver, TransportError};
 
+use crate::connection::Shared;
 use crate::error;
 use crate::framing::Decoder;
 
@@ -15,6 +17,7 @@ const PIECES_MAX: usize = 16;
 
 pub(crate) struct QuicReceiver {
     stream: RecvStream,
+    _shared: Arc<Shared>,
     decoder: Decoder,
     pieces: [Bytes; PIECES_MAX],
     /// Those not yet used up.
@@ -25,8 +28,16 @@ pub(crate) struct QuicReceiver {
 }
 
 impl QuicReceiver {
-    pub(crate) fn new(stream: RecvStream, body_bytes_max: u32) -> Self {
-        Self { stream, decoder: Decoder::new(body_bytes_max), pieces: Default::default(), next: 0, end: 0, ended: None }
+    pub(crate) fn new(stream: RecvStream, shared: Arc<Shared>, body_bytes_max: u32) -> Self {
+        Self {
+            stream,
+            _shared: shared,
+            decoder: Decoder::new(body_bytes_max),
+            pieces: Default::default(),
+            next: 0,
+            end: 0,
+            ended: None,
+        }
     }
 
     /// The next frame out of the pieces that are here.

@@ -1,14 +1,17 @@
 //! The sending direction of a stream.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use quinn::{SendStream, StoppedError};
 use stentor_core::transport::{CloseCode, Frame, FrameSender, TransportError};
 
+use crate::connection::Shared;
 use crate::{error, framing};
 
 pub(crate) struct QuicSender {
     stream: SendStream,
-    connection: quinn::Connection,
+    shared: Arc<Shared>,
     body_bytes_max: u32,
     state: State,
 }
@@ -23,8 +26,8 @@ enum State {
 }
 
 impl QuicSender {
-    pub(crate) fn new(stream: SendStream, connection: quinn::Connection, body_bytes_max: u32) -> Self {
-        Self { stream, connection, body_bytes_max, state: State::Open }
+    pub(crate) fn new(stream: SendStream, shared: Arc<Shared>, body_bytes_max: u32) -> Self {
+        Self { stream, shared, body_bytes_max, state: State::Open }
     }
 
     fn usable(&self) -> Result<(), TransportError> {
@@ -52,8 +55,8 @@ impl FrameSender for QuicSender {
     fn finish(&mut self) -> Result<(), TransportError> {
         self.usable()?;
         // quinn finishes a stream of a dead connection without a word.
-        if let Some(why) = self.connection.close_reason() {
-            return Err(error::connection(why));
+        if let Some(over) = self.shared.over() {
+            return Err(over);
         }
         self.stream.finish().map_err(|_| TransportError::Ended)?;
         self.state = State::Finished;

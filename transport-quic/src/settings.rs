@@ -10,6 +10,8 @@ use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, Va
 use stentor_core::limits::{BATCH_BYTES_SLACK, MESSAGE_BYTES_MAX_DEFAULT};
 use stentor_core::transport::TransportError;
 
+use crate::congestion;
+
 /// Keep-alives per idle time: two may be lost before the connection is.
 const KEEP_ALIVES_PER_IDLE_TIMEOUT: u32 = 3;
 
@@ -94,6 +96,8 @@ impl QuicSettings {
         mtu.upper_bound(self.mtu_max);
         let mut config = TransportConfig::default();
         config
+            // quinn: the same, but a close may get stuck.
+            .congestion_controller_factory(Arc::new(congestion::Factory::default()))
             .mtu_discovery_config(Some(mtu))
             .max_concurrent_bidi_streams(streams.into())
             // The protocol has none, so a peer that opens one breaks it.

@@ -113,6 +113,7 @@ macro_rules! transport_suite {
             connections: [
                 close_tells_the_peer_why,
                 close_ends_whatever_waits_on_either_side,
+                a_close_in_the_middle_of_a_transfer_reaches_the_peer,
                 the_first_close_counts,
                 dropping_all_of_a_connection_closes_it,
                 a_stream_keeps_its_connection,
