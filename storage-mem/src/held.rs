@@ -15,7 +15,8 @@ use crate::ledger::Ledger;
 pub const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// What a held batch takes beyond its bytes: this struct, the counts of its `Arc`, and the header that shared bytes keep
-/// on the heap.
+/// on the heap. Measured: batches of one empty message, booked at 343 bytes in all, took 264 before they were first read,
+/// which is when that header is made.
 const HELD_OVERHEAD: u64 = (size_of::<Held>() + 2 * size_of::<usize>() + BYTES_SHARED_HEADER) as u64;
 
 /// The header of shared [`Bytes`]: pointer, capacity and count.

@@ -10,7 +10,8 @@ use stentor_core::storage::{Key, KeyRange};
 use crate::held::BYTES_SHARED_HEADER;
 
 /// What a row takes beyond its bytes: the handles of key and value, the headers that shared bytes keep on the heap, and
-/// half as much again for the free slots of the tree's nodes.
+/// half as much again for the free slots of the tree's nodes. Measured: rows of 24 bytes, booked at 168, took 163 bytes of
+/// resident memory with keys in random order and 188 in ascending order, which leaves nodes half full.
 const ROW_OVERHEAD: u64 = ((size_of::<Key>() + size_of::<Bytes>()) * 3 / 2 + 2 * BYTES_SHARED_HEADER) as u64;
 
 /// What a row takes.
