@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -38,6 +38,11 @@ struct Store {
     leaders: Mutex<BTreeMap<PartitionId, watch::Sender<Leadership>>>,
     ledger: Arc<Ledger>,
     closed: AtomicBool,
+}
+
+/// What is said of a partition that nobody has opened: this node leads whatever it has, in no epoch yet.
+fn unopened() -> watch::Sender<Leadership> {
+    watch::Sender::new(Leadership::Leader(Epoch(0)))
 }
 
 impl MemStorage {
@@ -89,23 +94,9 @@ impl Store {
         staged.collect()
     }
 
-    fn leader(&self, partition: PartitionId) -> watch::Receiver<Leadership> {
-        self.lead(partition, Epoch(0)).subscribe()
-    }
-
-    /// Says that this node leads the partition in `epoch`, unless it was said of a later one already: two openings may
-    /// come here in either order.
-    fn lead(&self, partition: PartitionId, epoch: Epoch) -> watch::Sender<Leadership> {
-        let mut leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
-        let leader = leaders.entry(partition).or_insert_with(|| watch::Sender::new(Leadership::Leader(epoch)));
-        leader.send_if_modified(|known| {
-            let later = matches!(known, Leadership::Leader(known) if *known < epoch);
-            if later {
-                *known = Leadership::Leader(epoch);
-            }
-            later
-        });
-        leader.clone()
+    fn leaders(&self) -> MutexGuard<'_, BTreeMap<PartitionId, watch::Sender<Leadership>>> {
+        // Nothing that can panic happens under it.
+        self.leaders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -136,9 +127,12 @@ impl Storage for MemStorage {
                 store.partitions.remove(&partition);
                 return Err(StorageError::Closed);
             }
+            // The epoch begins and is told under one lock, so that watchers hear of two openings in their order.
+            let mut leaders = store.leaders();
             // Deleted in between: by then it is out of the map, and the next turn makes a new one.
             let Some((epoch, end)) = handle.open(bound) else { continue };
-            store.lead(partition, epoch);
+            leaders.entry(partition).or_insert_with(unopened).send_replace(Leadership::Leader(epoch));
+            drop(leaders);
             let reader = Arc::new(Reader { partition: Arc::clone(&handle) });
             let writer = Box::new(Writer { id: partition, store: Arc::clone(store), partition: handle, epoch, end });
             return Ok(OpenPartition { epoch, writer, reader });
@@ -155,15 +149,19 @@ impl Storage for MemStorage {
     async fn delete(&self, partition: PartitionId) -> Result<(), StorageError> {
         self.store.check_open()?;
         // First out of the map, then ended: see `open`.
-        if let Some((_, deleted)) = self.store.partitions.remove(&partition) {
+        let deleted = {
+            let mut leaders = self.store.leaders();
+            leaders.remove(&partition);
+            self.store.partitions.remove(&partition)
+        };
+        if let Some((_, deleted)) = deleted {
             deleted.delete();
-            self.store.leaders.lock().unwrap_or_else(PoisonError::into_inner).remove(&partition);
         }
         Ok(())
     }
 
     fn watch(&self, partition: PartitionId) -> watch::Receiver<Leadership> {
-        self.store.leader(partition)
+        self.store.leaders().entry(partition).or_insert_with(unopened).subscribe()
     }
 
     /// `bytes_live` is `bytes`: memory that no log holds is freed, but for what a view still shows.

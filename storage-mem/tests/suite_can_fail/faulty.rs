@@ -37,7 +37,7 @@ pub(crate) enum Fault {
 }
 
 /// Enough for a reader on another thread to come by.
-const YIELDS_MAX: u32 = 100_000;
+const YIELDS_MAX: u32 = 10_000;
 
 const BYTES_MAX: u64 = 80 << 20;
 
