@@ -4,16 +4,24 @@
 //! `tests/conformance.rs`, which becomes one test per property, named by the sentence that must hold:
 //!
 //! ```ignore
-//! struct Memory(Arc<MemStorage>);
+//! struct Memory(MemStorage);
 //!
-//! #[async_trait]
 //! impl Subject for Memory {
-//!     fn storage(&self) -> Arc<dyn Storage> { self.0.clone() }
-//!     fn options(&self) -> OpenOptions { … }
-//!     fn change_bytes_max(&self) -> u64 { … }
+//!     fn storage(&self) -> Arc<dyn Storage> {
+//!         Arc::new(self.0.clone())
+//!     }
+//!
+//!     fn options(&self) -> OpenOptions {
+//!         let bound = ByteBound { bytes_max: BYTES_MAX, when_full: WhenFull::Reject };
+//!         OpenOptions { durability: Durability::Memory, first_offset: Offset::ZERO, bound: Some(bound) }
+//!     }
+//!
+//!     fn change_bytes_max(&self) -> u64 {
+//!         BYTES_MAX
+//!     }
 //! }
 //!
-//! stentor_conformance::storage_suite!(Memory(Arc::new(MemStorage::new())));
+//! stentor_conformance::storage_suite!(Memory(MemStorage::new()));
 //! ```
 //!
 //! What a backend cannot do (persist, have its syncs fail) it says by leaving the hook out; the properties that need it
