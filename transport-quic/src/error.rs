@@ -93,7 +93,8 @@ fn refused_by_us(alert: u8, reason: &str) -> String {
         ALERT_NO_APPLICATION_PROTOCOL => {
             "the peer does not speak stentor/1; check the address and the versions of both sides".into()
         }
-        ALERT_UNKNOWN_CA => format!(
+        // The second is how a CA of the same name and another key shows.
+        ALERT_UNKNOWN_CA | ALERT_DECRYPT_ERROR => format!(
             "the peer's certificate is not signed by a CA that we trust ({reason}); set `ca` to the one that signed it"
         ),
         _ => format!("the TLS handshake failed: {reason}"),

@@ -1,11 +1,14 @@
 //! Certificates and ends for the tests.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test binary uses a part of it, in tests")]
+
+pub mod raw;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use stentor_core::clock::SystemClock;
 use stentor_core::transport::TransportError;
 use stentor_transport_quic::{ClientConfig, ClientTls, QuicListener, QuicSettings, ServerConfig, ServerTls};
@@ -19,7 +22,12 @@ pub struct Authority {
 
 impl Authority {
     pub fn new() -> Self {
+        // Of names that differ, as those of authorities do.
+        static MADE: AtomicUsize = AtomicUsize::new(0);
         let mut params = CertificateParams::default();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("authority {}", MADE.fetch_add(1, Ordering::Relaxed)));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();
