@@ -27,11 +27,41 @@
 //!   between `floor` and `next` there are at most so many holes, and done is kept as ranges;
 //! - what was flushed as done never returns; everything else does, whatever crashes.
 
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
-use stentor_core::storage::{Key, KeyRange};
-use stentor_core::{GroupName, Monotonic, Offset, OffsetRange, Timestamp};
+use stentor_core::{GroupName, Offset};
+
+mod flush;
+mod keys;
+mod leases;
+mod letters;
+mod load;
+mod offer;
+mod order;
+mod ranges;
+mod rows;
+mod settle;
+mod steer;
+mod types;
+mod waiting;
+
+pub(crate) use flush::Flush;
+pub(crate) use keys::{
+    dead_letter_key, dead_letter_offset, dead_letters_range, failures_range, group_range, redriven_key, state_ranges,
+};
+pub(crate) use letters::{Burial, DeadLetter, Moves, Reason, Redrive};
+pub(crate) use load::Loading;
+pub(crate) use rows::RowError;
+pub(crate) use types::{
+    Batch, ConsumerId, Credit, Death, LeaseLost, Leased, Now, Refusal, Rules, Want, Whereabouts,
+};
+
+use flush::Unflushed;
+use leases::Leases;
+use letters::Dying;
+use order::Order;
+use ranges::RangeSet;
+use waiting::WaitingTable;
 
 /// The most messages of one group and partition that consumers may hold together. Beyond it nothing new is leased.
 pub(crate) const IN_FLIGHT_MAX: u64 = 1 << 18;
@@ -49,508 +79,237 @@ pub(crate) const REASON_BYTES_MAX: usize = 256;
 /// How many reasons of one message are kept: the latest ones.
 pub(crate) const REASONS_MAX: u32 = 32;
 
-/// A consumer, by its number on this node. Numbers are never used twice while the process lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ConsumerId(pub u64);
-
-/// Now, on both clocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Now {
-    /// Due times go by it.
-    pub wall: Timestamp,
-    /// Leases go by it.
-    pub monotonic: Monotonic,
-}
-
-/// What the group's settings say about delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rules {
-    /// How long a consumer holds a message before it comes back.
-    pub lease: Duration,
-    /// With so many failed attempts a message goes to the dead letters; at least 1.
-    pub max_attempts: u32,
-    /// The pause after the first failure; it doubles with each further one …
-    pub retry_delay: Duration,
-    /// … up to this.
-    pub retry_delay_max: Duration,
-    /// With so many messages waiting for another try or for their key, new ones stay in the log.
-    pub retrying_max: u32,
-    /// Whether messages of one key are delivered one at a time, in order.
-    pub ordered: bool,
-}
-
-/// What the group would take next; see [`GroupState::wants`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
-    /// The batch of the log that holds this offset, for [`GroupState::offer`]: a message waiting there is due.
-    Due(Offset),
-    /// The redriven message at this offset (the row [`redriven_key`]), for [`GroupState::offer_redriven`]: it is due.
-    Redriven(Offset),
-    /// The batch of the log that holds this offset (or begins there), for [`GroupState::offer`]: new messages.
-    Log(Offset),
-    /// Nothing until time passes ([`GroupState::next_due`]), something is settled, a flush is done
-    /// ([`GroupState::must_flush`]), or messages arrive.
-    Nothing,
-}
-
-/// A batch as the group needs to see it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Batch<'a> {
-    /// The offsets of its messages.
-    pub offsets: OffsetRange,
-    /// What it takes on the wire, in bytes; shared out evenly among its messages for the credit.
-    pub bytes: u32,
-    /// What the group's filter lets through; none: everything.
-    pub matching: Option<&'a crate::filter::Mask>,
-    /// Needed when the group is ordered: for each message the hash of its key, none for a message without one.
-    pub keys: Option<&'a [Option<u64>]>,
-}
-
-/// How much a consumer still takes. Messages are exact; the last message may overdraw the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Credit {
-    pub messages: u32,
-    pub bytes: u64,
-}
-
-/// Messages leased by one offer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Leased {
-    /// The offsets, contiguous.
-    pub offsets: OffsetRange,
-    /// 1 for the first known delivery.
-    pub attempt: u32,
-    /// Whether it may have been delivered before.
-    pub redelivered: bool,
-}
-
-/// How a consumer refuses a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// Try again: after `delay`, or after the group's growing one.
-    Retry { delay: Option<Duration> },
-    /// Straight to the dead letters.
-    Reject,
-    /// It was never looked at: comes back at once, and the attempt does not count.
-    Release,
-}
-
-/// The message is held by another consumer, or done with: `LEASE_LOST`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the message is held by another consumer, or done with")]
-pub(crate) struct LeaseLost;
-
-/// A message that is to go to the dead letters; see [`GroupState::deaths`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Death {
-    pub offset: Offset,
-    /// How often it was tried.
-    pub attempts: u32,
-    /// When the last attempt failed.
-    pub at: Timestamp,
-    /// Whether its bytes lie in the row [`redriven_key`] rather than in the log.
-    pub redriven: bool,
-}
-
-/// Why an attempt failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reason {
-    pub attempt: u32,
-    pub at: Timestamp,
-    pub text: String,
-}
-
-/// A dead letter, as it lies in the row [`dead_letter_key`] and, once redriven, in the row [`redriven_key`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DeadLetter {
-    pub attempts: u32,
-    pub dead_at: Timestamp,
-    /// In the order of the attempts; those of earlier lives (before a redrive) first.
-    pub reasons: Vec<Reason>,
-    /// The message as a batch of one record, encoded, its base offset that of the message.
-    pub batch: Bytes,
-}
-
-/// What moves between the group and its dead letters in one flush, in the same `Change` as the rows that belong to it.
-/// It takes effect with [`GroupState::flushed`]; after [`GroupState::refused`] all is as before.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Moves {
-    /// Deaths with the letter for each.
-    pub bury: Vec<Burial>,
-    /// Letters given back to the group. At most [`GroupState::redrive_room`].
-    pub redrive: Vec<Redrive>,
-    /// Drop all dead letters (not those redriven already).
-    pub purge: bool,
-}
-
-/// A death that becomes a dead letter.
-#[derive(Clone, Debug)]
-pub(crate) struct Burial {
-    pub offset: Offset,
-    pub letter: DeadLetter,
-    /// Whether the row [`dead_letter_key`] exists already (the group was sought back over it): it is replaced, so that
-    /// the letters are counted right.
-    pub replaces: bool,
-}
-
-/// A dead letter that goes back to the group.
-#[derive(Clone, Debug)]
-pub(crate) struct Redrive {
-    pub offset: Offset,
-    /// The hash of its key, as in [`Batch::keys`].
-    pub key: Option<u64>,
-    /// The value of its row, moved as it is.
-    pub value: Bytes,
-}
-
-/// Rows for one `Change`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Flush {
-    pub puts: Vec<(Key, Bytes)>,
-    pub deletes: Vec<KeyRange>,
-    /// To be handed to [`GroupState::horizon_durable`] once the change is durable.
-    pub horizon: Offset,
-    /// Whether nothing dirty is left behind for want of room (`bytes_max`): then all that was settled before the flush
-    /// is durable when the change is.
-    pub complete: bool,
-}
-
-/// What is known of one message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whereabouts {
-    /// Not yet delivered; perhaps the filter will exclude it.
-    Untouched,
-    /// Held back: an earlier message of its key is not done.
-    Held,
-    Leased {
-        consumer: ConsumerId,
-        until: Monotonic,
-        attempt: u32,
-    },
-    /// Waiting until `due`, after so many failed attempts.
-    Waiting {
-        due: Timestamp,
-        attempts: u32,
-    },
-    /// On its way to the dead letters.
-    Dying {
-        attempts: u32,
-    },
-    /// Acknowledged, filtered out, dead-lettered or skipped.
-    Done,
-}
-
-/// A row of the group cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RowError {
-    #[error("a row of group {group} ({row}) has version {version}, which this version of stentor does not know")]
-    Version { group: String, row: &'static str, version: u8 },
-    #[error("a row of group {group} ({row}) is damaged: {detail}")]
-    Damaged { group: String, row: &'static str, detail: &'static str },
-    #[error("group {0} has no cursor row")]
-    NoCursor(String),
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct GroupState {
     name: GroupName,
     rules: Rules,
+    paused: bool,
+    /// Set before an orderly shutdown: nothing is leased any more.
+    sealed: bool,
+
+    /// Everything below is done, this one is not.
+    floor: u64,
+    /// New messages are taken from here on.
+    next: u64,
+    /// What is done above the floor; above `next` too, after a restart.
+    done: RangeSet,
+    /// What is waiting or dying at `next` and above: retries that a restart found. The cursor skips them.
+    taken: RangeSet,
+
+    leases: Leases,
+    waiting: WaitingTable,
+    order: Order,
+    dying: BTreeMap<u64, Dying>,
+    /// The offsets whose messages come from the table; waiting, held, leased or dying like any other.
+    redriven: BTreeSet<u64>,
+    dead_letters: u64,
+
+    reach: Reach,
+    unflushed: Unflushed,
 }
 
-/// Builds a [`GroupState`] from its rows: those of [`state_ranges`], each range scanned in ascending order, in pages of
-/// any size.
-#[derive(Debug)]
-pub(crate) struct Loading {
-    name: GroupName,
-    rules: Rules,
-}
-
-impl Loading {
-    pub(crate) fn new(name: GroupName, rules: Rules) -> Self {
-        Self { name, rules }
-    }
-
-    /// Takes one row.
-    pub(crate) fn row(&mut self, key: &Key, value: &Bytes) -> Result<(), RowError> {
-        todo!()
-    }
-
-    /// All rows are in. `log` are the bounds of the log as it was opened. Messages that went below its start while owed
-    /// are counted by [`GroupState::trimmed`], which is to be called next.
-    pub(crate) fn finish(self, log: OffsetRange) -> Result<GroupState, RowError> {
-        todo!()
-    }
+/// How far delivery has come, to say of a message whether it may have been delivered before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reach {
+    /// The lowest offset that delivery ever began at.
+    begun: u64,
+    /// Messages of `redelivered_from..redelivered_below` that come from the log may have been delivered before.
+    redelivered_from: u64,
+    redelivered_below: u64,
+    /// Owed messages below it may be acknowledged without a lease although the cursor has not come to them: consumers
+    /// may have got them before a restart.
+    ackable_below: u64,
+    /// Nothing at or above it may be leased.
+    durable: u64,
+    /// The horizon in the cursor row as it was last committed, durable or not yet.
+    written: u64,
 }
 
 impl GroupState {
     /// A new group that begins at `at`. It exists once its first flush is durable.
     pub(crate) fn new(name: GroupName, rules: Rules, at: Offset) -> Self {
-        todo!()
+        let mut state = Self::empty(name, rules);
+        state.floor = at.0;
+        state.next = at.0;
+        state.reach.begun = at.0;
+        state.unflushed.cursor = true;
+        state
     }
 
-    /// Other settings, from now on. `ordered` cannot change once messages are in flight: the rest is taken.
-    pub(crate) fn set_rules(&mut self, rules: Rules) {
-        todo!()
+    fn empty(name: GroupName, rules: Rules) -> Self {
+        Self {
+            name,
+            rules,
+            paused: false,
+            sealed: false,
+            floor: 0,
+            next: 0,
+            done: RangeSet::default(),
+            taken: RangeSet::default(),
+            leases: Leases::default(),
+            waiting: WaitingTable::default(),
+            order: Order::default(),
+            dying: BTreeMap::new(),
+            redriven: BTreeSet::new(),
+            dead_letters: 0,
+            reach: Reach::default(),
+            unflushed: Unflushed::default(),
+        }
     }
 
-    // ---- what it is -----------------------------------------------------------------------------------------------
-
-    pub(crate) fn name(&self) -> &GroupName {
+    pub(crate) const fn name(&self) -> &GroupName {
         &self.name
     }
 
-    pub(crate) fn rules(&self) -> &Rules {
+    pub(crate) const fn rules(&self) -> &Rules {
         &self.rules
     }
 
+    /// Other settings, from now on. Turning `ordered` on counts for messages that are not yet taken from the log; turning
+    /// it off frees those that are held.
+    pub(crate) fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+        if !rules.ordered {
+            for (offset, waiting) in self.order.dissolve() {
+                self.waiting.insert(offset, waiting);
+            }
+        }
+    }
+
     /// The first offset that is not done: nothing below is needed in the log.
-    pub(crate) fn floor(&self) -> Offset {
-        todo!()
+    pub(crate) const fn floor(&self) -> Offset {
+        Offset(self.floor)
     }
 
     /// Where new messages are taken from next; for read-ahead.
     pub(crate) fn next(&self) -> Offset {
-        todo!()
+        Offset(self.first_untouched())
     }
 
     /// Messages not done with, in a log that ends at `end`, and the redriven ones; in flight and retrying included.
     pub(crate) fn backlog(&self, end: Offset) -> u64 {
-        todo!()
+        let owed = end.0.saturating_sub(self.floor) - self.done.count_within(self.floor, end.0);
+        owed + self.redriven.len() as u64
     }
 
     /// Messages held by consumers.
-    pub(crate) fn in_flight(&self) -> u64 {
-        todo!()
+    pub(crate) const fn in_flight(&self) -> u64 {
+        self.leases.outstanding()
     }
 
     /// Messages that wait for another try after a failure.
-    pub(crate) fn retrying(&self) -> u64 {
-        todo!()
-    }
-
-    pub(crate) fn dead_letters(&self) -> u64 {
-        todo!()
+    pub(crate) const fn retrying(&self) -> u64 {
+        self.waiting.failed()
     }
 
     /// The oldest message of the log that is owed (the age of the group goes by its batch's time of storing).
     pub(crate) fn oldest_owed(&self, end: Offset) -> Option<Offset> {
-        todo!()
+        (self.floor < end.0).then_some(Offset(self.floor))
     }
 
+    /// What has become of the message at `offset`.
     pub(crate) fn whereabouts(&self, offset: Offset) -> Whereabouts {
-        todo!()
+        let at = offset.0;
+        if let Some(held) = self.leases.at(at) {
+            let terms = held.terms;
+            return Whereabouts::Leased {
+                consumer: terms.consumer,
+                until: terms.deadline,
+                attempt: terms.attempts.saturating_add(1),
+            };
+        }
+        if let Some(waiting) = self.waiting.get(at) {
+            return Whereabouts::Waiting { due: waiting.due, attempts: waiting.attempts };
+        }
+        if let Some(dying) = self.dying.get(&at) {
+            return Whereabouts::Dying { attempts: dying.attempts };
+        }
+        if self.order.is_held(at) {
+            Whereabouts::Held
+        } else if at < self.floor || self.done.contains(at) {
+            Whereabouts::Done
+        } else {
+            Whereabouts::Untouched
+        }
     }
 
-    // ---- serving --------------------------------------------------------------------------------------------------
-
-    /// What the group would take next, given credit. What is due comes first. `end` is the end of the readable log.
-    pub(crate) fn wants(&self, now: Now, end: Offset) -> Want {
-        todo!()
+    /// The first offset at `next` or above that is in no state yet.
+    fn first_untouched(&self) -> u64 {
+        let mut at = self.next;
+        while let Some(end) = self.done.end_of(at).or_else(|| self.taken.end_of(at)) {
+            at = end;
+        }
+        at
     }
 
-    /// When the next waiting message comes due, if that lies ahead or has come.
-    pub(crate) fn next_due(&self) -> Option<Timestamp> {
-        todo!()
+    /// Whether the message at `offset` is no longer (or never was) owed by the log.
+    fn is_done(&self, offset: u64) -> bool {
+        offset < self.floor || self.done.contains(offset)
     }
 
-    /// When the next lease runs out.
-    pub(crate) fn next_deadline(&self) -> Option<Monotonic> {
-        todo!()
+    /// How many messages hold memory of their own because they failed or must wait: what `retrying_max` bounds.
+    fn troubled(&self) -> u64 {
+        self.waiting.len() + self.order.held() + self.dying.len() as u64 + self.leases.outstanding_failed()
     }
 
-    /// Leases to `consumer` what is due in `batch` and then what is new in it, as far as `credit` goes; appends what was
-    /// leased to `leased`, in the order of the offsets. Messages that the filter excludes are done with as the cursor
-    /// passes them. Nothing happens when the batch is not (or no longer) wanted.
-    pub(crate) fn offer(
-        &mut self,
-        batch: Batch<'_>,
-        consumer: ConsumerId,
-        credit: Credit,
-        now: Now,
-        leased: &mut Vec<Leased>,
-    ) {
-        todo!()
+    /// Whether a message of the log may have been delivered before.
+    const fn may_be_redelivered(&self, offset: u64) -> bool {
+        self.reach.redelivered_from <= offset && offset < self.reach.redelivered_below
     }
 
-    /// Leases the redriven message at `offset` to `consumer`, if it is still due.
-    pub(crate) fn offer_redriven(&mut self, offset: Offset, consumer: ConsumerId, now: Now) -> Option<Leased> {
-        todo!()
+    /// The messages `start..end` of the log are done. They are in no other state any more.
+    fn mark_done(&mut self, start: u64, end: u64) {
+        if end <= self.floor || start >= end {
+            return;
+        }
+        if start <= self.floor {
+            self.floor = end;
+            while let Some((first, until)) = self.done.first()
+                && first <= self.floor
+            {
+                self.floor = self.floor.max(until);
+                self.done.pop_first();
+            }
+            self.next = self.next.max(self.floor);
+            self.unflushed.cursor = true;
+        } else {
+            self.done.insert(start, end);
+            self.unflushed.touch(start, end);
+        }
     }
 
-    // ---- settling -------------------------------------------------------------------------------------------------
-
-    /// `consumer` is done with the messages of `span`. Also taken for what is owed and held by nobody (its lease has run
-    /// out, the broker was restarted). The parts that another consumer holds, that are done already or that were never
-    /// delivered are appended to `lost`. Returns how many are newly done.
-    pub(crate) fn ack(&mut self, consumer: ConsumerId, span: OffsetRange, lost: &mut Vec<OffsetRange>) -> u64 {
-        todo!()
+    /// The messages `start..end` of the log were acknowledged, buried or given up. They are in no other state any more,
+    /// but may be the current ones of their keys. `failed` says whether attempts at them have rows.
+    fn finish(&mut self, start: u64, end: u64, failed: bool) {
+        if failed {
+            self.unflushed.forget(start, end);
+        }
+        self.pass_on(start, end);
+        self.mark_done(start, end);
     }
 
-    /// `consumer` refuses a message that it holds. The reason is cut to [`REASON_BYTES_MAX`].
-    pub(crate) fn refuse(
-        &mut self,
-        consumer: ConsumerId,
-        offset: Offset,
-        refusal: &Refusal,
-        reason: &str,
-        now: Now,
-        rng: &mut fastrand::Rng,
-    ) -> Result<(), LeaseLost> {
-        todo!()
+    /// The redriven message at `offset` is done with.
+    fn finish_redriven(&mut self, offset: u64) {
+        self.unflushed.forget(offset, offset + 1);
+        self.unflushed.redriven.insert(offset);
+        self.redriven.remove(&offset);
+        self.pass_on(offset, offset + 1);
     }
 
-    /// `consumer` keeps what it holds of `span` until `until`; the rest is appended to `lost`.
-    pub(crate) fn extend(
-        &mut self,
-        consumer: ConsumerId,
-        span: OffsetRange,
-        until: Monotonic,
-        lost: &mut Vec<OffsetRange>,
-    ) {
-        todo!()
-    }
-
-    /// The consumer is gone: what it holds returns at once, and the attempt counts. Returns how many messages.
-    pub(crate) fn remove_consumer(&mut self, consumer: ConsumerId, reason: &str, now: Now) -> u64 {
-        todo!()
-    }
-
-    /// The consumer gives back all that it holds: it returns at once, and the attempt does not count. Returns how many.
-    pub(crate) fn release_consumer(&mut self, consumer: ConsumerId) -> u64 {
-        todo!()
-    }
-
-    /// Leases that have run out return at once, and the attempt counts. Returns how many messages.
-    pub(crate) fn expire(&mut self, now: Now) -> u64 {
-        todo!()
-    }
-
-    // ---- dead letters ---------------------------------------------------------------------------------------------
-
-    /// What is to go to the dead letters: neither delivered nor done until a flush with its [`Burial`] is done. Its
-    /// message and its reasons ([`reasons`](Self::reasons)) are for the caller to fetch.
-    pub(crate) fn deaths(&self) -> impl Iterator<Item = Death> {
-        std::iter::empty()
-    }
-
-    /// The reasons of the message at `offset`, in the order of the attempts: those in its rows ([`failures_range`]), and
-    /// those that are not written yet.
-    pub(crate) fn reasons(&self, offset: Offset, rows: &[(Key, Bytes)]) -> Result<Vec<Reason>, RowError> {
-        todo!()
-    }
-
-    /// How many letters may be redriven right now.
-    pub(crate) fn redrive_room(&self) -> usize {
-        todo!()
-    }
-
-    // ---- steering -------------------------------------------------------------------------------------------------
-
-    /// Everything below `to` is done, everything from there on is owed afresh, and what was delivered before says
-    /// `redelivered`. Leases are taken back, retries forgotten, `to` is held inside `log`. Redriven messages below `to`
-    /// stay; one from there on is dropped, since the log owes it again.
-    pub(crate) fn seek(&mut self, to: Offset, log: OffsetRange) {
-        todo!()
-    }
-
-    pub(crate) fn paused(&self) -> bool {
-        todo!()
-    }
-
-    pub(crate) fn pause(&mut self, paused: bool) {
-        todo!()
-    }
-
-    /// The log now starts at `start`: what lay below is done with. Returns how many messages were owed there.
-    pub(crate) fn trimmed(&mut self, start: Offset) -> u64 {
-        todo!()
-    }
-
-    // ---- durability -----------------------------------------------------------------------------------------------
-
-    /// Whether there is anything to write.
-    pub(crate) fn is_dirty(&self) -> bool {
-        todo!()
-    }
-
-    /// Whether dispatch waits for a flush (the horizon is used up, or too many failures are unwritten): flush at once,
-    /// not at the next tick. `end` is the end of the readable log.
-    pub(crate) fn must_flush(&self, end: Offset) -> bool {
-        todo!()
-    }
-
-    /// The rows that make the state and `moves` durable. Bookkeeping beyond about `bytes_max` stays for the next flush;
-    /// `moves` are always whole. To be followed by [`flushed`](Self::flushed) once `commit` has taken the change, or by
-    /// [`refused`](Self::refused) when it refused it, before anything else is done to the group.
-    pub(crate) fn flush(&mut self, bytes_max: usize, moves: Moves, now: Now) -> Flush {
-        todo!()
-    }
-
-    /// The change with the rows of the last flush was taken by `commit` (its receipt may still be out: if it fails, the
-    /// partition fails as a whole).
-    pub(crate) fn flushed(&mut self) {
-        todo!()
-    }
-
-    /// The change was refused: all of it stays to be written, and the moves did not happen.
-    pub(crate) fn refused(&mut self) {
-        todo!()
-    }
-
-    /// The change that carried this horizon is durable: dispatch may go on up to there.
-    pub(crate) fn horizon_durable(&mut self, to: Offset) {
-        todo!()
-    }
-
-    /// Before an orderly shutdown: draws the horizon back to what was really delivered, so that nothing else says
-    /// `redelivered` afterwards. Nothing is leased any more; a flush must follow.
-    pub(crate) fn seal(&mut self) {
-        todo!()
+    /// Where one of `start..end` is the current message of its key, the next one's turn has come.
+    fn pass_on(&mut self, start: u64, end: u64) {
+        if self.order.is_empty() {
+            return;
+        }
+        let current: Vec<u64> = self.order.current_within(start, end).collect();
+        for offset in current {
+            if let Some((next, waiting)) = self.order.finish(offset) {
+                self.waiting.insert(next, waiting);
+            }
+        }
     }
 }
 
-/// The ranges of rows that [`Loading`] wants: the state without the bodies of dead letters and redriven messages.
-pub(crate) fn state_ranges(group: &GroupName) -> Vec<KeyRange> {
-    todo!()
-}
-
-/// All rows of the group, to delete it.
-pub(crate) fn group_range(group: &GroupName) -> KeyRange {
-    todo!()
-}
-
-/// All dead letters of the group, in the order of their offsets.
-pub(crate) fn dead_letters_range(group: &GroupName) -> KeyRange {
-    todo!()
-}
-
-/// The row of a dead letter; the value is a [`DeadLetter`].
-pub(crate) fn dead_letter_key(group: &GroupName, offset: Offset) -> Key {
-    todo!()
-}
-
-/// The offset that a key of [`dead_letters_range`] is for.
-pub(crate) fn dead_letter_offset(group: &GroupName, key: &Key) -> Option<Offset> {
-    todo!()
-}
-
-/// The row of a redriven message; the value is a [`DeadLetter`].
-pub(crate) fn redriven_key(group: &GroupName, offset: Offset) -> Key {
-    todo!()
-}
-
-/// The rows that say why attempts at this message failed.
-pub(crate) fn failures_range(group: &GroupName, offset: Offset) -> KeyRange {
-    todo!()
-}
-
-impl DeadLetter {
-    pub(crate) fn encode(&self) -> Bytes {
-        todo!()
-    }
-
-    pub(crate) fn decode(group: &GroupName, value: &Bytes) -> Result<Self, RowError> {
-        todo!()
-    }
-}
+#[cfg(test)]
+mod tests;
