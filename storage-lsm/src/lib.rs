@@ -28,10 +28,11 @@
 //!
 //! Invariants:
 //! - Sequences are consecutive over all segments. A change is one frame; a frame lies in one group, a group in one segment.
-//! - `synced_through` of a group is the last sequence that had been synced when the group was written.
-//! - The header of a segment is written and synced, and the folder too, before the first group goes into it, and names
-//!   the exact end of the segment before, which had been synced by then: it is that segment's *seal*. So nothing in a
-//!   segment is acknowledged before all earlier ones are safe.
+//! - `synced_through` of a group is the position in its segment up to which all had been synced when it was written.
+//!   An idle committer soon writes and syncs an empty group, so that this is known of nearly everything.
+//! - A segment gets its name when its header is written and synced, and the folder is synced before the first group goes
+//!   into it. The header names the exact end of the segment before, which had been synced by then: it is that segment's
+//!   *seal*. So nothing in a segment is acknowledged before all earlier ones are safe.
 //! - Opening never appends to a segment of an earlier run: it cuts, seals and begins a new one. So no remains of a
 //!   torn group can ever follow a valid one of the same generation.
 //! - Only what is synced is indexed, and the row that says how far the index reflects the journal (the *marker*) lies in
@@ -53,5 +54,26 @@
 //! | the disk is nearly full | changes that need room are refused as `StorageFull`, bookkeeping goes on from the reserve, publishing resumes by itself |
 //! | another process ate the reserve as well | poisoned with a message that says so, before the index meets the end of the disk |
 
+mod applier;
+mod committer;
+mod config;
 pub mod disk;
+mod engine;
+mod format;
 pub mod index;
+mod indexer;
+mod journal;
+mod keeper;
+mod open;
+mod overlay;
+mod partition;
+mod reader;
+mod room;
+mod snapshot;
+mod storage;
+mod writer;
+
+pub use config::LsmConfig;
+pub use storage::LsmStorage;
+#[cfg(feature = "sim")]
+pub mod sim;

@@ -29,6 +29,12 @@ impl FileDisk {
         std::fs::create_dir_all(folder)?;
         Ok(Self { folder: folder.to_owned() })
     }
+
+    /// Where it is.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
 }
 
 impl Disk for FileDisk {

@@ -1,0 +1,364 @@
+//! The committer: the one thread that writes the journal.
+//!
+//! It takes every change that waits, writes them as one group, syncs once if any of them asks for it, lets readers see
+//! them, resolves their receipts in order, and hands them to the indexer once they are synced.
+//!
+//! Invariants: bytes in front of `position` are never written again but for the padding of the last page, with the same
+//! bytes; nothing is shown or resolved before it has reached its durability; nothing is handed to the indexer before it
+//! is synced; after a failed write or sync nothing is written any more.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use stentor_core::storage::StorageError;
+
+use crate::disk::DiskFile;
+use crate::engine::{Ending, Engine, GROUP_BYTES_MAX, Job, SyncedChange, SyncedGroup, Work};
+use crate::format::group::{FrameHeader, FrameKind, GROUP_HEADER_BYTES, GroupHeader};
+use crate::format::payload::Part;
+use crate::format::segment::{FIRST_GROUP, Seal, SegmentHeader, spare_name};
+use crate::format::{PAGE_BYTES, page_end};
+use crate::journal::segments::{Segment, Spare, begin_segment};
+use crate::partition::Location;
+use crate::room::Level;
+
+/// Chunks below this are copied next to their neighbours: a slice of a vectored write costs more than such a copy.
+const COPY_BYTES_MAX: usize = 4 << 10;
+
+/// How much a change that does not ask for a sync may lie unsynced, and so unindexed, behind another.
+const UNSYNCED_BYTES_MAX: u64 = 8 << 20;
+
+/// A segment that is made when the disk is full, for bookkeeping.
+const EMERGENCY_SEGMENT_BYTES: u64 = 4 << 20;
+
+static ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
+
+/// Where the journal is written.
+pub(crate) struct Committer {
+    engine: Arc<Engine>,
+    segment: Arc<Segment>,
+    /// Where the next group begins.
+    position: u64,
+    /// Up to here the segment is synced.
+    synced: u64,
+    /// Up to here a group says that it is.
+    proved: u64,
+    /// The sequence of the next frame.
+    next_sequence: u64,
+    /// Groups that are written and shown, but not synced.
+    unsynced: Vec<SyncedGroup>,
+}
+
+impl Committer {
+    /// A committer that begins behind the header of `segment`.
+    pub(crate) fn new(engine: Arc<Engine>, segment: Arc<Segment>, next_sequence: u64) -> Self {
+        let committer = Self {
+            engine,
+            segment,
+            position: FIRST_GROUP,
+            synced: FIRST_GROUP,
+            proved: FIRST_GROUP,
+            next_sequence,
+            unsynced: Vec::new(),
+        };
+        committer.tell_room(0);
+        committer
+    }
+
+    /// Works until the store ends.
+    pub(crate) fn run(mut self) {
+        loop {
+            let idle = (self.proved < self.position).then_some(self.engine.config.idle_group_after);
+            // Whatever waits beyond one group goes into the next.
+            let bytes_max = GROUP_BYTES_MAX.min(self.engine.payload_bytes_max());
+            match self.engine.queue.take(bytes_max, idle) {
+                Work::Jobs(jobs) => self.group(jobs),
+                Work::Idle => self.prove(),
+                Work::End(ending) => {
+                    if ending == Ending::Close && self.engine.poisoned().is_none() && self.proved < self.position {
+                        self.prove();
+                    }
+                    self.engine.backlog.end(ending);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn group(&mut self, jobs: Vec<Job>) {
+        if let Some(why) = self.engine.poisoned() {
+            for job in jobs {
+                job.receipt.resolve(Err(StorageError::Poisoned(why.clone())));
+            }
+            return;
+        }
+        let room = jobs.iter().map(|job| job.room).sum();
+        match self.write_group(&jobs) {
+            Ok(locations) => {
+                self.finish(jobs, &locations);
+                self.tell_room(room);
+            }
+            Err(error) => {
+                let why = explain(&error);
+                self.engine.poison(&why);
+                for job in jobs {
+                    job.receipt.resolve(Err(StorageError::Poisoned(why.clone())));
+                }
+            }
+        }
+    }
+
+    /// Writes a group, and syncs it if any of the jobs asks for it. Returns where each frame's payload lies.
+    fn write_group(&mut self, jobs: &[Job]) -> io::Result<Vec<Location>> {
+        let frames: u64 = jobs.iter().map(Job::bytes).sum();
+        if self.position + GROUP_HEADER_BYTES as u64 + frames > self.segment.capacity {
+            self.roll(GROUP_HEADER_BYTES as u64 + frames)?;
+        }
+        let mut pieces = Pieces::default();
+        let generation = self.segment.generation;
+        let header = GroupHeader {
+            generation,
+            first_sequence: self.next_sequence,
+            synced_through: self.synced,
+            length: u32::try_from(frames).map_err(|_| io::Error::other("a group of more than 4 GiB"))?,
+            frames: u32::try_from(jobs.len()).map_err(io::Error::other)?,
+        };
+        pieces.copy(&header.encode());
+        let mut locations = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let header = FrameHeader {
+                payload_checksum: job.encoded.checksum,
+                length: u32::try_from(job.encoded.length).map_err(io::Error::other)?,
+                kind: job.encoded.frame.kind,
+                partition: job.partition.id,
+                sequence: job.sequence,
+            };
+            pieces.copy(&header.encode(generation));
+            locations.push(Location { segment: generation, payload_position: self.position + pieces.length });
+            for chunk in &job.encoded.chunks {
+                pieces.take(chunk);
+            }
+        }
+        pieces.write(&*self.segment.file, self.position)?;
+        let start = self.position;
+        self.position += pieces.length;
+        self.next_sequence += jobs.len() as u64;
+        let unsynced = self.position - self.synced;
+        if jobs.iter().any(|job| job.synced) || unsynced >= UNSYNCED_BYTES_MAX {
+            self.sync()?;
+        }
+        tracing::trace!(generation, start, end = self.position, frames = jobs.len(), "group written");
+        Ok(locations)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.segment.file.sync()?;
+        self.engine.syncs.fetch_add(1, Ordering::Relaxed);
+        self.synced = self.position;
+        Ok(())
+    }
+
+    /// Lets readers see a group, answers its writers, and hands it on.
+    fn finish(&mut self, jobs: Vec<Job>, locations: &[Location]) {
+        for (job, location) in jobs.iter().zip(locations) {
+            let frame = &job.encoded.frame;
+            job.partition.state().publish(job.sequence, *location, frame);
+            if frame.kind == FrameKind::Deletion {
+                self.engine.forget(&job.partition);
+            }
+            for part in &frame.parts {
+                if let Part::Open { epoch, .. } = part {
+                    self.engine.lead(job.partition.id, *epoch);
+                }
+            }
+        }
+        let mut changes = Vec::with_capacity(jobs.len());
+        let bytes = jobs.iter().map(Job::bytes).sum();
+        for (job, location) in jobs.into_iter().zip(locations) {
+            // Complete after the sync: an acknowledgement may never precede durability.
+            job.receipt.resolve(Ok(()));
+            changes.push(SyncedChange {
+                partition: job.partition,
+                sequence: job.sequence,
+                location: *location,
+                frame: job.encoded.frame,
+                pins: job.pins,
+            });
+        }
+        self.unsynced.push(SyncedGroup {
+            segment: self.segment.generation,
+            end: self.position,
+            last_sequence: self.next_sequence - 1,
+            bytes,
+            changes,
+        });
+        if self.synced == self.position {
+            self.hand_over();
+        }
+    }
+
+    fn hand_over(&mut self) {
+        for group in self.unsynced.drain(..) {
+            self.engine.backlog.push(group);
+        }
+    }
+
+    /// Appends an empty group and syncs, so that it is known of all before it that it was synced.
+    fn prove(&mut self) {
+        let proved = self.write_group_empty();
+        if let Err(error) = proved {
+            self.engine.poison(&explain(&error));
+        }
+    }
+
+    fn write_group_empty(&mut self) -> io::Result<()> {
+        if self.synced < self.position {
+            // What was not asked to be synced is synced before anything says that it is.
+            self.sync()?;
+            self.hand_over();
+        }
+        // At the very end of a segment the next one's seal says the same.
+        if self.position + GROUP_HEADER_BYTES as u64 <= self.segment.capacity {
+            self.write_group(&[])?;
+            self.sync()?;
+        }
+        self.proved = self.position;
+        self.tell_room(0);
+        Ok(())
+    }
+
+    /// Seals the segment and begins the next, which holds at least `bytes` of groups.
+    fn roll(&mut self, bytes: u64) -> io::Result<()> {
+        if self.synced < self.position {
+            self.sync()?;
+            self.hand_over();
+        }
+        let (file, name, capacity) = self.next_file(FIRST_GROUP + bytes)?;
+        let header = SegmentHeader {
+            store: self.engine.store,
+            generation: self.engine.next_generation(),
+            first_sequence: self.next_sequence,
+            previous: Seal { generation: self.segment.generation, end: self.position },
+        };
+        let next = begin_segment(&*self.engine.disk, file, &name, &header, capacity)?;
+        self.engine.segments.insert(next.clone(), None, 0);
+        self.engine.segments.sealed(self.segment.generation, self.next_sequence - 1);
+        self.segment = next;
+        (self.position, self.synced, self.proved) = (FIRST_GROUP, FIRST_GROUP, FIRST_GROUP);
+        tracing::debug!(generation = header.generation, capacity, "segment begun");
+        Ok(())
+    }
+
+    /// A file for the next segment of at least `bytes`: a spare, or a new one, or on a full disk a small one, for which
+    /// the reserve is given up if it must be.
+    fn next_file(&self, bytes: u64) -> io::Result<(Arc<dyn DiskFile>, String, u64)> {
+        let engine = &self.engine;
+        if let Some(Spare { generation, bytes }) = engine.segments.take_spare(bytes) {
+            let name = spare_name(generation);
+            return Ok((engine.disk.open(&name)?, name, bytes));
+        }
+        let small = page_end(bytes.max(EMERGENCY_SEGMENT_BYTES)).min(engine.segment_bytes.max(page_end(bytes)));
+        let level = engine.queue.state().room.level;
+        let sizes = if level == Level::Plenty { vec![engine.segment_bytes, small] } else { vec![small] };
+        for capacity in sizes {
+            match create_file(engine, capacity) {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    tracing::warn!(capacity, "no room for a segment");
+                }
+                other => return other,
+            }
+        }
+        crate::keeper::give_up_reserve(engine)?;
+        create_file(engine, small)
+    }
+
+    /// Tells admission what is left, and that `written` bytes of what it admitted are done.
+    fn tell_room(&self, written: u64) {
+        let (_, spare) = self.engine.segments.spares();
+        let left = self.segment.capacity - self.position;
+        {
+            let mut queue = self.engine.queue.state();
+            queue.room.written(written);
+            queue.room.active_left = left.saturating_sub(GROUP_HEADER_BYTES as u64);
+            queue.room.spare = spare.saturating_sub(FIRST_GROUP + GROUP_HEADER_BYTES as u64);
+        }
+        if left < self.segment.capacity / 2 && !self.engine.spare_wanted.swap(true, Ordering::Relaxed) {
+            self.engine.keeper.ring();
+        }
+    }
+}
+
+/// Makes a file of this size under a spare's name.
+pub(crate) fn create_file(engine: &Engine, capacity: u64) -> io::Result<(Arc<dyn DiskFile>, String, u64)> {
+    let name = spare_name(engine.next_generation());
+    let file = engine.disk.create(&name)?;
+    if let Err(error) = file.reserve(capacity) {
+        drop(file);
+        engine.disk.delete(&name)?;
+        return Err(error);
+    }
+    Ok((file, name, capacity))
+}
+
+fn explain(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::StorageFull {
+        "the disk is full, and so is the reserve: make room and start again".to_owned()
+    } else {
+        format!("writing the journal failed: {error}")
+    }
+}
+
+/// The bytes of a group: small ones copied together, large ones where they lie.
+#[derive(Default)]
+struct Pieces {
+    copied: Vec<u8>,
+    pieces: Vec<Piece>,
+    length: u64,
+}
+
+enum Piece {
+    /// Up to here of what was copied.
+    Copied(usize),
+    Shared(Bytes),
+}
+
+impl Pieces {
+    fn copy(&mut self, bytes: &[u8]) {
+        self.copied.extend_from_slice(bytes);
+        self.length += bytes.len() as u64;
+        match self.pieces.last_mut() {
+            Some(Piece::Copied(end)) => *end = self.copied.len(),
+            _ => self.pieces.push(Piece::Copied(self.copied.len())),
+        }
+    }
+
+    fn take(&mut self, chunk: &Bytes) {
+        if chunk.len() < COPY_BYTES_MAX {
+            self.copy(chunk);
+        } else {
+            self.length += chunk.len() as u64;
+            self.pieces.push(Piece::Shared(chunk.clone()));
+        }
+    }
+
+    /// Writes all of it, padded to a whole page.
+    fn write(&self, file: &dyn DiskFile, position: u64) -> io::Result<()> {
+        let mut slices: Vec<&[u8]> = Vec::with_capacity(self.pieces.len() + 1);
+        let mut copied = 0;
+        for piece in &self.pieces {
+            match piece {
+                Piece::Copied(end) => {
+                    slices.push(&self.copied[copied..*end]);
+                    copied = *end;
+                }
+                Piece::Shared(bytes) => slices.push(bytes),
+            }
+        }
+        let end = position + self.length;
+        let padding = usize::try_from(page_end(end) - end).unwrap_or(0);
+        slices.push(&ZEROS[..padding]);
+        file.write_at(position, &slices)
+    }
+}

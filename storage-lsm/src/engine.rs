@@ -1,0 +1,583 @@
+//! What writers, readers and the threads share.
+//!
+//! Threads: the committer writes the journal, the indexer follows with the index, the keeper watches the room on the disk.
+//! Locks, in the order in which they may be held together: the watches, the map of partitions, a partition's state, the
+//! queue. All others are leaves.
+//! No lock is held across I/O but where its field says so.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use stentor_core::storage::{CommitReceipt, Leadership, PendingCommit, StorageError};
+use stentor_core::{Epoch, Offset, OffsetRange, PartitionId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::config::LsmConfig;
+use crate::disk::{Disk, DiskLock};
+use crate::format::PAGE_BYTES;
+use crate::format::group::{FRAME_HEADER_BYTES, GROUP_HEADER_BYTES};
+use crate::format::payload::{Encoded, Frame};
+use crate::format::segment::FIRST_GROUP;
+use crate::index::Index;
+use crate::journal::segments::{Segment, Segments};
+use crate::partition::{Location, Partition, PartitionState};
+use crate::room::Room;
+use crate::snapshot::Snapshot;
+
+/// What may wait for the committer or be with it, over all partitions. Writers wait for room here.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+
+/// The unit of the queue's permits; a change takes at least one, which bounds their number too.
+const PERMIT_BYTES: usize = 1 << 10;
+
+/// The most that one group gathers, unless one change alone is larger.
+pub(crate) const GROUP_BYTES_MAX: u64 = 8 << 20;
+
+/// What may wait for the indexer. The committer waits beyond that: this much of the tail is in memory.
+const BACKLOG_BYTES_MAX: u64 = 64 << 20;
+
+/// A change on its way to the journal.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) sequence: u64,
+    pub(crate) encoded: Encoded,
+    /// Whether the receipt waits for a sync.
+    pub(crate) synced: bool,
+    /// What of it counts as new data.
+    pub(crate) room: u64,
+    pub(crate) receipt: CommitReceipt,
+    /// Segments that it refers to; held until the index knows.
+    pub(crate) pins: Vec<Arc<Segment>>,
+    #[expect(dead_code, reason = "makes room in the queue when it is dropped")]
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Job {
+    /// What it takes in a group.
+    pub(crate) fn bytes(&self) -> u64 {
+        frame_bytes(&self.encoded)
+    }
+}
+
+/// What a payload takes in a group.
+fn frame_bytes(encoded: &Encoded) -> u64 {
+    FRAME_HEADER_BYTES as u64 + encoded.length
+}
+
+/// What a writer asks for.
+pub(crate) struct Request {
+    pub(crate) encoded: Encoded,
+    /// The offsets of what is appended.
+    pub(crate) offsets: OffsetRange,
+    pub(crate) synced: bool,
+    pub(crate) needs_room: bool,
+    pub(crate) pins: Vec<Arc<Segment>>,
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+}
+
+/// What the committer finds when it looks for work.
+pub(crate) enum Work {
+    Jobs(Vec<Job>),
+    /// There was none for as long as it was willing to wait.
+    Idle,
+    End(Ending),
+}
+
+/// How the store ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// What was taken is made durable first.
+    Close,
+    /// At once, as if the process had been killed.
+    Abandon,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    state: Mutex<QueueState>,
+    filled: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct QueueState {
+    jobs: VecDeque<Job>,
+    next_sequence: u64,
+    ending: Option<Ending>,
+    /// Why nothing can be written any more.
+    poisoned: Option<String>,
+    pub(crate) room: Room,
+}
+
+impl Queue {
+    pub(crate) fn state(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for jobs, at most `bytes_max` of them together unless the first alone is larger; with `idle` no longer than
+    /// that.
+    pub(crate) fn take(&self, bytes_max: u64, idle: Option<Duration>) -> Work {
+        let mut state = self.state();
+        loop {
+            if state.ending == Some(Ending::Abandon) {
+                return Work::End(Ending::Abandon);
+            }
+            let mut bytes = 0;
+            let mut taken = Vec::new();
+            while let Some(job) = state.jobs.front() {
+                bytes += job.bytes();
+                if bytes > bytes_max && !taken.is_empty() {
+                    break;
+                }
+                taken.extend(state.jobs.pop_front());
+            }
+            if !taken.is_empty() {
+                return Work::Jobs(taken);
+            }
+            if let Some(ending) = state.ending {
+                return Work::End(ending);
+            }
+            state = match idle {
+                Some(idle) if state.poisoned.is_none() => {
+                    let (state, waited) = self.filled.wait_timeout(state, idle).unwrap_or_else(PoisonError::into_inner);
+                    if waited.timed_out() && state.jobs.is_empty() && state.ending.is_none() {
+                        return Work::Idle;
+                    }
+                    state
+                }
+                _ => self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+}
+
+/// A group that is synced, on its way to the index.
+#[derive(Debug)]
+pub(crate) struct SyncedGroup {
+    pub(crate) segment: u64,
+    /// Where the next group begins.
+    pub(crate) end: u64,
+    pub(crate) last_sequence: u64,
+    pub(crate) bytes: u64,
+    pub(crate) changes: Vec<SyncedChange>,
+}
+
+/// One frame of a synced group.
+#[derive(Debug)]
+pub(crate) struct SyncedChange {
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) sequence: u64,
+    pub(crate) location: Location,
+    pub(crate) frame: Frame,
+    #[expect(dead_code, reason = "held until the index knows of the references")]
+    pub(crate) pins: Vec<Arc<Segment>>,
+}
+
+/// What waits for the indexer.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    state: Mutex<BacklogState>,
+    /// Something came, or something was done.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct BacklogState {
+    groups: VecDeque<SyncedGroup>,
+    bytes: u64,
+    /// The last sequence that the index reflects.
+    indexed: u64,
+    ending: Option<Ending>,
+    failed: bool,
+}
+
+/// What the indexer finds when it looks for work.
+pub(crate) enum IndexWork {
+    Groups(Vec<SyncedGroup>),
+    /// There was none for as long as it was willing to wait.
+    Idle,
+    End(Ending),
+}
+
+impl Backlog {
+    fn state(&self) -> MutexGuard<'_, BacklogState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a group; waits while there is too much already.
+    pub(crate) fn push(&self, group: SyncedGroup) {
+        let mut state = self.state();
+        while state.bytes > BACKLOG_BYTES_MAX && !state.failed && state.ending.is_none() {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.bytes += group.bytes;
+        state.groups.push_back(group);
+        self.changed.notify_all();
+    }
+
+    /// Takes what there is, at most `bytes_max` of it unless the first group alone is larger.
+    pub(crate) fn take(&self, bytes_max: u64, idle: Option<Duration>) -> IndexWork {
+        let mut state = self.state();
+        loop {
+            if state.ending == Some(Ending::Abandon) {
+                return IndexWork::End(Ending::Abandon);
+            }
+            let mut bytes = 0;
+            let mut taken = Vec::new();
+            while let Some(group) = state.groups.front() {
+                bytes += group.bytes;
+                if bytes > bytes_max && !taken.is_empty() {
+                    break;
+                }
+                taken.extend(state.groups.pop_front());
+            }
+            if !taken.is_empty() {
+                return IndexWork::Groups(taken);
+            }
+            if let Some(ending) = state.ending {
+                return IndexWork::End(ending);
+            }
+            state = match idle {
+                Some(idle) => {
+                    let (state, waited) =
+                        self.changed.wait_timeout(state, idle).unwrap_or_else(PoisonError::into_inner);
+                    if waited.timed_out() && state.groups.is_empty() && state.ending.is_none() {
+                        return IndexWork::Idle;
+                    }
+                    state
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// The index reflects everything through `sequence`, and `bytes` of what waited are done.
+    pub(crate) fn indexed(&self, sequence: u64, bytes: u64) {
+        let mut state = self.state();
+        state.indexed = sequence;
+        state.bytes -= bytes;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn end(&self, ending: Ending) {
+        let mut state = self.state();
+        state.ending.get_or_insert(ending);
+        if ending == Ending::Abandon {
+            state.ending = Some(ending);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Nothing will be indexed any more.
+    fn fail(&self) {
+        self.state().failed = true;
+        self.changed.notify_all();
+    }
+
+    fn wait_for(&self, sequence: u64) {
+        let mut state = self.state();
+        while state.indexed < sequence && !state.failed && state.ending.is_none() {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Where a view keeps its snapshot.
+#[derive(Debug)]
+pub(crate) struct ViewSlot(Mutex<Option<Arc<Snapshot>>>);
+
+impl ViewSlot {
+    pub(crate) fn get(&self) -> Result<Arc<Snapshot>, StorageError> {
+        lock(&self.0).clone().ok_or(StorageError::Closed)
+    }
+}
+
+/// A node's store.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) config: LsmConfig,
+    /// How large new segments are.
+    pub(crate) segment_bytes: u64,
+    pub(crate) store: u64,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) segments: Arc<Segments>,
+    /// None once the store is closed. Held for reading as long as a read lasts, by threads that may block: closing waits
+    /// for them, so that nothing has the index when the folder is let go.
+    index: RwLock<Option<Arc<dyn Index>>>,
+    /// The views that were taken; those of a closed store are emptied.
+    views: Mutex<Vec<Weak<ViewSlot>>>,
+    closed: AtomicBool,
+    pub(crate) lock: Mutex<Option<DiskLock>>,
+    pub(crate) partitions: Mutex<BTreeMap<PartitionId, Arc<Partition>>>,
+    watches: Mutex<BTreeMap<PartitionId, watch::Sender<Leadership>>>,
+    pub(crate) queue: Queue,
+    pub(crate) backlog: Backlog,
+    pub(crate) keeper: crate::keeper::Bell,
+    queue_bytes: Arc<Semaphore>,
+    /// Given out to segments and spares, never twice.
+    next_generation: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) corruptions: AtomicU64,
+    /// What the index and the reserve take on disk.
+    pub(crate) other_bytes: AtomicU64,
+    /// Whether the next segment should be made ready.
+    pub(crate) spare_wanted: AtomicBool,
+}
+
+/// What recovery hands over.
+pub(crate) struct Opened {
+    pub(crate) config: LsmConfig,
+    pub(crate) segment_bytes: u64,
+    pub(crate) store: u64,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) index: Arc<dyn Index>,
+    pub(crate) lock: DiskLock,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) partitions: BTreeMap<PartitionId, Arc<Partition>>,
+    pub(crate) next_generation: u64,
+    pub(crate) next_sequence: u64,
+}
+
+impl Engine {
+    pub(crate) fn new(opened: Opened) -> Self {
+        let queue = Queue::default();
+        queue.state().next_sequence = opened.next_sequence;
+        let backlog = Backlog::default();
+        backlog.state().indexed = opened.next_sequence - 1;
+        Self {
+            config: opened.config,
+            segment_bytes: opened.segment_bytes,
+            store: opened.store,
+            disk: opened.disk,
+            segments: opened.segments,
+            index: RwLock::new(Some(opened.index)),
+            views: Mutex::default(),
+            closed: AtomicBool::new(false),
+            lock: Mutex::new(Some(opened.lock)),
+            partitions: Mutex::new(opened.partitions),
+            watches: Mutex::default(),
+            queue,
+            backlog,
+            keeper: crate::keeper::Bell::default(),
+            queue_bytes: Arc::new(Semaphore::new(QUEUE_BYTES_MAX / PERMIT_BYTES)),
+            next_generation: AtomicU64::new(opened.next_generation),
+            syncs: AtomicU64::new(0),
+            corruptions: AtomicU64::new(0),
+            other_bytes: AtomicU64::new(0),
+            spare_wanted: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn next_generation(&self) -> u64 {
+        self.next_generation.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The most that the payload of one change may come to: it must fit into a segment.
+    pub(crate) const fn payload_bytes_max(&self) -> u64 {
+        payload_bytes_max(self.segment_bytes)
+    }
+
+    /// Whether the store is still open.
+    pub(crate) fn is_open(&self) -> Result<(), StorageError> {
+        if self.closed.load(Ordering::Acquire) { Err(StorageError::Closed) } else { Ok(()) }
+    }
+
+    /// Runs a read that may block, with the index; closing waits for it.
+    pub(crate) fn reading<T, E: From<StorageError>>(
+        &self,
+        read: impl FnOnce(&Arc<dyn Index>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        read(index.as_ref().ok_or(StorageError::Closed)?)
+    }
+
+    /// Keeps a snapshot until it is dropped or the store is closed.
+    pub(crate) fn view(&self, snapshot: Snapshot) -> Arc<ViewSlot> {
+        let slot = Arc::new(ViewSlot(Mutex::new(Some(Arc::new(snapshot)))));
+        let mut views = lock(&self.views);
+        views.retain(|view| view.strong_count() > 0);
+        views.push(Arc::downgrade(&slot));
+        slot
+    }
+
+    /// Lets go of what keeps others out, once the threads have ended.
+    pub(crate) fn release(&self) {
+        self.closed.store(true, Ordering::Release);
+        let index = self.index.write().unwrap_or_else(PoisonError::into_inner).take();
+        for view in lock(&self.views).drain(..).filter_map(|view| view.upgrade()) {
+            lock(&view.0).take();
+        }
+        drop(index);
+        lock(&self.lock).take();
+    }
+
+    pub(crate) fn partition(&self, id: PartitionId) -> Option<Arc<Partition>> {
+        lock(&self.partitions).get(&id).cloned()
+    }
+
+    /// Drops a deleted partition, unless it has been made anew.
+    pub(crate) fn forget(&self, partition: &Arc<Partition>) {
+        let mut partitions = lock(&self.partitions);
+        if partitions.get(&partition.id).is_some_and(|found| Arc::ptr_eq(found, partition)) {
+            partitions.remove(&partition.id);
+        }
+    }
+
+    /// Drops a partition whose creation was refused.
+    pub(crate) fn forget_unborn(&self, partition: &Arc<Partition>) {
+        if partition.state().admitted.epoch == Epoch(0) {
+            self.forget(partition);
+        }
+    }
+
+    /// Waits for room in the queue. Cancel safe.
+    pub(crate) async fn permit(&self, encoded: &Encoded) -> Result<Option<OwnedSemaphorePermit>, StorageError> {
+        let bytes = usize::try_from(frame_bytes(encoded)).unwrap_or(usize::MAX);
+        // One change larger than the queue has the queue for itself.
+        let wanted = bytes.div_ceil(PERMIT_BYTES).clamp(1, QUEUE_BYTES_MAX / PERMIT_BYTES);
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let permit = self.queue_bytes.clone().acquire_many_owned(wanted).await;
+        Ok(Some(permit.map_err(|_| StorageError::Closed)?))
+    }
+
+    /// Puts a change into the queue: the one moment at which it is taken or refused. `admit` checks it against the
+    /// partition, whose lock is held, and changes what is promised; it runs only when nothing else refuses the change.
+    pub(crate) fn submit(
+        &self,
+        partition: &Arc<Partition>,
+        request: Request,
+        admit: impl FnOnce(&mut PartitionState) -> Result<(), StorageError>,
+    ) -> Result<PendingCommit, StorageError> {
+        let bytes = frame_bytes(&request.encoded);
+        let mut state = partition.state();
+        // The order of locks makes the order of a partition's changes that of their sequences.
+        let mut queue = self.queue.state();
+        if queue.ending.is_some() {
+            return Err(StorageError::Closed);
+        }
+        if let Some(why) = &queue.poisoned {
+            return Err(StorageError::Poisoned(why.clone()));
+        }
+        let room = if request.needs_room { bytes } else { 0 };
+        let mut left = queue.room;
+        if room > 0 {
+            left.admit(room)?;
+        }
+        admit(&mut state)?;
+        queue.room = left;
+        let sequence = queue.next_sequence;
+        queue.next_sequence += 1;
+        let (receipt, pending) = PendingCommit::new(request.offsets);
+        queue.jobs.push_back(Job {
+            partition: partition.clone(),
+            sequence,
+            encoded: request.encoded,
+            synced: request.synced,
+            room,
+            receipt,
+            pins: request.pins,
+            permit: request.permit,
+        });
+        drop((queue, state));
+        self.queue.filled.notify_one();
+        Ok(pending)
+    }
+
+    /// Ends writing: what waits and all that comes is refused. Reads go on.
+    pub(crate) fn poison(&self, why: &str) {
+        let waiting = {
+            let mut queue = self.queue.state();
+            if queue.poisoned.is_none() {
+                tracing::error!(why, "the storage takes no more writes");
+                queue.poisoned = Some(why.to_owned());
+            }
+            std::mem::take(&mut queue.jobs)
+        };
+        self.backlog.fail();
+        for job in waiting {
+            job.receipt.resolve(Err(StorageError::Poisoned(why.to_owned())));
+        }
+    }
+
+    pub(crate) fn poisoned(&self) -> Option<String> {
+        self.queue.state().poisoned.clone()
+    }
+
+    /// Takes no more changes and lets the threads end.
+    pub(crate) fn end(&self, ending: Ending) {
+        {
+            let mut queue = self.queue.state();
+            queue.ending.get_or_insert(ending);
+            if ending == Ending::Abandon {
+                queue.ending = Some(ending);
+                queue.jobs.clear();
+            }
+        }
+        self.queue_bytes.close();
+        self.queue.filled.notify_all();
+        if ending == Ending::Abandon {
+            self.backlog.end(ending);
+        }
+        self.keeper.end();
+    }
+
+    /// Waits until the index reflects everything that was taken so far.
+    pub(crate) fn wait_until_indexed(&self) {
+        let last = self.queue.state().next_sequence - 1;
+        self.backlog.wait_for(last);
+    }
+
+    /// Tells whoever watches who leads a partition.
+    pub(crate) fn lead(&self, partition: PartitionId, epoch: Epoch) {
+        if let Some(sender) = lock(&self.watches).get(&partition) {
+            sender.send_replace(Leadership::Leader(epoch));
+        }
+    }
+
+    /// Watches who leads a partition: always this node.
+    pub(crate) fn watch(&self, partition: PartitionId) -> watch::Receiver<Leadership> {
+        let mut watches = lock(&self.watches);
+        // The epoch is looked up under the lock: an opening that comes after finds the sender and tells it.
+        let sender = watches.entry(partition).or_insert_with(|| {
+            let epoch = self.partition(partition).map_or(Epoch(0), |found| found.state().admitted.epoch);
+            watch::Sender::new(Leadership::Leader(epoch))
+        });
+        sender.subscribe()
+    }
+
+    /// Counts damage that a reader met.
+    pub(crate) fn met(&self, error: StorageError) -> StorageError {
+        if let StorageError::Corrupt { partition, offset, detail } = &error {
+            self.corruptions.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(%partition, %offset, detail, "damage");
+        }
+        error
+    }
+}
+
+/// The most that the payload of one change may come to in segments of this size.
+pub(crate) const fn payload_bytes_max(segment_bytes: u64) -> u64 {
+    segment_bytes - FIRST_GROUP - (GROUP_HEADER_BYTES + FRAME_HEADER_BYTES) as u64
+}
+
+/// How large segments are on a file system of this size.
+pub(crate) fn segment_bytes(config: &LsmConfig, total: u64) -> u64 {
+    /// Below this a segment is not cut down on a small file system.
+    const SMALL_SEGMENT_BYTES: u64 = 8 << 20;
+    /// So many segments fit on any file system.
+    const SEGMENTS: u64 = 16;
+    let bytes = config.segment_bytes.min((total / SEGMENTS).max(SMALL_SEGMENT_BYTES));
+    bytes.max(2 * PAGE_BYTES).next_multiple_of(PAGE_BYTES).min(u64::from(u32::MAX) - PAGE_BYTES)
+}
+
+/// A lock whose holder may have panicked: what it guards is replaced as a whole, so it is whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The offsets of `count` messages behind `end`.
+pub(crate) const fn range_from(end: Offset, count: u64) -> OffsetRange {
+    OffsetRange::new(end, end.advance(count))
+}

@@ -1,0 +1,4 @@
+//! The journal's segments: reading them, and which there are.
+
+pub(crate) mod scan;
+pub(crate) mod segments;

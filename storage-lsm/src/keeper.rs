@@ -1,0 +1,189 @@
+//! The keeper: watches the room on the disk, keeps the reserve, makes the next segment ready.
+//!
+//! Invariant: the reserve is given up only when the disk is full, and publishing goes on only while it is whole.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use stentor_core::storage::StorageError;
+
+use crate::disk::Space;
+use crate::engine::{Engine, lock};
+use crate::format::segment::RESERVE_NAME;
+use crate::journal::segments::Spare;
+use crate::room::{Level, Limits, level};
+
+/// How often the room is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How much of a spare is written in one piece.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// The reserve takes at most this part of the file system.
+const RESERVE_SHARE: u64 = 16;
+
+/// Below this much free the index might meet the end of the disk: then the reserve is given up, and after that writing.
+const FLOOR_BYTES: u64 = 16 << 20;
+
+/// The floor is at most this part of the file system.
+const FLOOR_SHARE: u64 = 64;
+
+/// Wakes the keeper.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    state: Mutex<BellState>,
+    rung: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct BellState {
+    rung: bool,
+    ended: bool,
+}
+
+impl Bell {
+    /// Something is to be done before the next look.
+    pub(crate) fn ring(&self) {
+        lock(&self.state).rung = true;
+        self.rung.notify_one();
+    }
+
+    pub(crate) fn end(&self) {
+        lock(&self.state).ended = true;
+        self.rung.notify_one();
+    }
+
+    /// Waits for the bell or the next look; false at the end.
+    fn wait(&self) -> bool {
+        let mut state = lock(&self.state);
+        if !state.rung && !state.ended {
+            let (after, _) = self.rung.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
+            state = after;
+        }
+        state.rung = false;
+        !state.ended
+    }
+}
+
+/// Watches until the store ends.
+pub(crate) fn run(engine: &Engine) {
+    loop {
+        if let Err(error) = look(engine) {
+            tracing::warn!(%error, "the room on the disk cannot be looked after");
+        }
+        if !engine.keeper.wait() {
+            return;
+        }
+    }
+}
+
+/// Looks at the room once, and does what follows.
+pub(crate) fn look(engine: &Engine) -> io::Result<()> {
+    let space = engine.disk.space()?;
+    let floor = FLOOR_BYTES.min(space.total / FLOOR_SHARE);
+    let mut reserve = reserve_whole(engine)?;
+    if reserve && space.free < floor {
+        give_up_reserve(engine)?;
+        reserve = false;
+    } else if !reserve && space.free < floor {
+        engine.poison("the disk is full, and so is the reserve: make room and start again");
+    } else if !reserve && below_watermark(engine, space, reserve_bytes(engine, space)) {
+        reserve = make_reserve(engine, reserve_bytes(engine, space))?;
+    }
+    let space = engine.disk.space()?;
+    let (_, spare) = engine.segments.spares();
+    let limits = Limits { watermark: engine.config.disk_watermark, segment_bytes: engine.segment_bytes };
+    let level = level(space, limits, spare, reserve);
+    let before = std::mem::replace(&mut engine.queue.state().room.level, level);
+    if before != level {
+        tracing::info!(?level, free = space.free, total = space.total, "room on the disk");
+    }
+    if engine.spare_wanted.load(Ordering::Relaxed) && level == Level::Plenty && engine.segments.spares().0 == 0 {
+        make_spare(engine)?;
+    }
+    let index = engine.reading::<_, StorageError>(|index| Ok(index.bytes())).unwrap_or(0);
+    let reserve = if reserve { reserve_bytes(engine, space) } else { 0 };
+    engine.other_bytes.store(index + reserve, Ordering::Relaxed);
+    Ok(())
+}
+
+fn below_watermark(engine: &Engine, space: Space, more: u64) -> bool {
+    let used = u128::from(space.total - space.free.min(space.total)) + u128::from(more);
+    used < u128::from(space.total) * u128::from(engine.config.disk_watermark) / 100
+}
+
+fn reserve_bytes(engine: &Engine, space: Space) -> u64 {
+    engine.config.disk_reserve.min(space.total / RESERVE_SHARE)
+}
+
+fn reserve_whole(engine: &Engine) -> io::Result<bool> {
+    match engine.disk.open(RESERVE_NAME) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn make_reserve(engine: &Engine, bytes: u64) -> io::Result<bool> {
+    let file = engine.disk.create(RESERVE_NAME)?;
+    match file.reserve(bytes) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            engine.disk.delete(RESERVE_NAME)?;
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives the reserve up, for bookkeeping. The keeper makes it anew when there is room, and publishing waits for that.
+pub(crate) fn give_up_reserve(engine: &Engine) -> io::Result<()> {
+    engine.queue.state().room.level = Level::Full;
+    match engine.disk.delete(RESERVE_NAME) {
+        Ok(()) => {
+            tracing::warn!("the disk is full: the reserve is given up");
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes the next segment beforehand: syncing into a file that was written before is twice as fast as into a new one.
+fn make_spare(engine: &Engine) -> io::Result<()> {
+    let generation = engine.next_generation();
+    let name = crate::format::segment::spare_name(generation);
+    let file = engine.disk.create(&name)?;
+    let written = write_zeros(&*file, engine.segment_bytes);
+    match written {
+        Ok(()) => {
+            engine.segments.add_spare(Spare { generation, bytes: engine.segment_bytes });
+            engine.spare_wanted.store(false, Ordering::Relaxed);
+            Ok(())
+        }
+        Err(error) => {
+            drop(file);
+            engine.disk.delete(&name)?;
+            Err(error)
+        }
+    }
+}
+
+fn write_zeros(file: &dyn crate::disk::DiskFile, bytes: u64) -> io::Result<()> {
+    file.reserve(bytes)?;
+    let zeros = vec![0; ZEROS_BYTES];
+    let mut position = 0;
+    while position < bytes {
+        let piece = ZEROS_BYTES.min(usize::try_from(bytes - position).unwrap_or(ZEROS_BYTES));
+        file.write_at(position, &[&zeros[..piece]])?;
+        position += piece as u64;
+    }
+    file.sync()
+}
+
+/// For a thread that owns its share of the engine.
+pub(crate) fn run_owned(engine: Arc<Engine>) {
+    run(&engine);
+}
