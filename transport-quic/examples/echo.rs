@@ -2,13 +2,6 @@
 //!
 //! One way, frames with bodies of 64 KiB, on one stream; and frames of 100 bytes to and fro, one at a time. The settings
 //! are the defaults unless said otherwise by arguments: `echo [MTU_MAX [STREAM_WINDOW_KIB [SECONDS]]]`.
-//!
-//! Two cores shared by both ends, rustc's release profile, medians of three:
-//!
-//! | | 64 KiB frames, MB/s | 100 B to and fro, p50 / p99 µs |
-//! |---|---|---|
-//! | the defaults (MTU up to 6500, window 1 MiB) | FILL | FILL |
-//! | MTU up to 1452 | FILL | FILL |
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use quinn::{Endpoint, Incoming, TokioRuntime};
 use stentor_core::Clock;
 use stentor_core::transport::{Connection, Listener, TransportError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::connection::QuicConnection;
@@ -55,7 +55,8 @@ pub struct QuicListener {
     local_address: String,
     ready: mpsc::Receiver<QuicConnection>,
     closed: watch::Sender<bool>,
-    task: Option<JoinHandle<()>>,
+    /// Its sender goes when the listener's task has ended.
+    ended: watch::Receiver<()>,
 }
 
 impl QuicListener {
@@ -105,21 +106,35 @@ impl QuicListener {
             to_ready,
         };
         let mut closing = closed.subscribe();
-        let task = tokio::spawn(async move {
+        let (ended_sender, ended) = watch::channel(());
+        let knocking = endpoint.clone();
+        tokio::spawn(async move {
             tokio::select! {
                 _ = closing.wait_for(|closed| *closed) => {}
                 () = follow => {}
                 () = acceptor.run() => {}
             }
+            // Whoever knocks while the guests leave is told at once, so as to go elsewhere.
+            tokio::select! {
+                () = refuse_all(&knocking) => {}
+                () = knocking.wait_idle() => {}
+            }
+            knocking.set_server_config(None);
+            drop(ended_sender);
         });
-        Ok(Self { endpoint, local_address, ready, closed, task: Some(task) })
+        Ok(Self { endpoint, local_address, ready, closed, ended })
     }
 
-    /// Returns once every connection is over and has said its farewell, or given up on it. Before that the end of the
-    /// process would leave peers to find out by their idle time.
+    /// Returns once the listener is closed, every connection is over and has said its farewell (or given up on it), and
+    /// nothing of the listener runs any more. Before that the end of the process would leave peers to find out by their
+    /// idle time.
     pub fn idle(&self) -> impl Future<Output = ()> + Send + 'static {
-        let endpoint = self.endpoint.clone();
-        async move { endpoint.wait_idle().await }
+        let (endpoint, mut ended) = (self.endpoint.clone(), self.ended.clone());
+        async move {
+            // Nothing is ever sent: this fails when the task has ended.
+            while ended.changed().await.is_ok() {}
+            endpoint.wait_idle().await;
+        }
     }
 }
 
@@ -143,26 +158,24 @@ impl Listener for QuicListener {
         // Those that wait are closed as they are dropped.
         self.ready.close();
         while self.ready.try_recv().is_ok() {}
-        if let Some(task) = &mut self.task {
-            // It fails only if it has panicked, which the runtime has reported.
-            let _ = task.await;
-            self.task = None;
-        }
         None
     }
 
     fn close(&self) {
-        self.closed.send_modify(|closed| {
-            *closed = true;
-            // Whoever knocks now is ignored; the socket lives on for the connections there are.
-            self.endpoint.set_server_config(None);
-        });
+        self.closed.send_replace(true);
     }
 }
 
 impl Drop for QuicListener {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// Ends when the endpoint does.
+async fn refuse_all(endpoint: &Endpoint) {
+    while let Some(incoming) = endpoint.accept().await {
+        incoming.refuse();
     }
 }
 

@@ -17,7 +17,7 @@ use common::{Certificates, bind};
 const ALPN: &[u8] = b"stentor/1";
 
 /// How long a connection may be silent where a test waits for that.
-const IDLE_TIMEOUT: Duration = Duration::from_millis(300);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(1_000);
 
 /// Both ends of a connection to this address, which leads to the listener.
 async fn connect(
