@@ -52,9 +52,7 @@ pub(crate) use keys::{
 pub(crate) use letters::{Burial, DeadLetter, Moves, Reason, Redrive};
 pub(crate) use load::Loading;
 pub(crate) use rows::RowError;
-pub(crate) use types::{
-    Batch, ConsumerId, Credit, Death, LeaseLost, Leased, Now, Refusal, Rules, Want, Whereabouts,
-};
+pub(crate) use types::{Batch, ConsumerId, Credit, Death, LeaseLost, Leased, Now, Refusal, Rules, Want, Whereabouts};
 
 use flush::Unflushed;
 use leases::Leases;
@@ -310,6 +308,3 @@ impl GroupState {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

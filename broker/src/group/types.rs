@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use stentor_core::storage::{Key, KeyRange};
 use stentor_core::{Monotonic, Offset, OffsetRange, Timestamp};
 
 /// A consumer, by its number on this node. Numbers are never used twice while the process lives.
@@ -107,18 +105,6 @@ pub(crate) struct Death {
     pub at: Timestamp,
     /// Whether its bytes lie in the row [`redriven_key`] rather than in the log.
     pub redriven: bool,
-}
-
-/// Rows for one `Change`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Flush {
-    pub puts: Vec<(Key, Bytes)>,
-    pub deletes: Vec<KeyRange>,
-    /// To be handed to [`GroupState::horizon_durable`] once the change is durable.
-    pub horizon: Offset,
-    /// Whether nothing dirty is left behind for want of room (`bytes_max`): then all that was settled before the flush
-    /// is durable when the change is.
-    pub complete: bool,
 }
 
 /// What is known of one message.
