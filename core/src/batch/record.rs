@@ -58,7 +58,10 @@ impl Record {
     }
 
     /// Checks the ceilings of the format, which hold whatever a topic says.
-    pub(super) fn check(&self) -> Result<(), BatchError> {
+    ///
+    /// # Errors
+    /// [`BatchError::Limit`], naming the part that is beyond its ceiling.
+    pub fn check(&self) -> Result<(), BatchError> {
         let limits = [
             ("a key", self.key.as_ref().map_or(0, Bytes::len), MESSAGE_KEY_BYTES_MAX),
             ("a tag", self.tag.as_ref().map_or(0, |tag| tag.len()), MESSAGE_TAG_BYTES_MAX),
