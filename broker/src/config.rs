@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use stentor_core::{GroupName, NamePattern, TopicName};
 use thiserror::Error;
 
+use crate::filter::{Filter, FilterError};
 use crate::settings::{GroupSettings, NodeSettings, SettingError, TopicSettings};
 
 /// Keys and their values in text, as a user wrote them.
@@ -169,9 +170,13 @@ fn in_force<'a>(
     pattern.map(|(_, map)| map).into_iter().chain(exact)
 }
 
-/// Whether a filter compiles.
-fn check_filter(_filter: &str) -> Result<(), SettingError> {
-    Ok(())
+/// Whether a filter can be read.
+fn check_filter(filter: &str) -> Result<(), SettingError> {
+    if filter.is_empty() {
+        return Ok(());
+    }
+    let wrong = |error: FilterError| SettingError::value("filter", filter, &format!("a condition, and {error}"));
+    Filter::parse(filter).map(|_| ()).map_err(wrong)
 }
 
 #[cfg(test)]

@@ -9,9 +9,22 @@
 //! - nothing that a group still owes is removed, unless the topic says so;
 //! - every channel is bounded by a named constant, and every task is joined at shutdown.
 
+mod admin;
 mod broker;
+mod catalogue;
 pub mod config;
+mod consumer;
+mod credit;
+mod error;
+mod filter;
+mod group;
+mod metrics;
+mod node;
+mod partition;
+mod session;
 pub mod settings;
+mod tasks;
+mod topic;
 
 pub use broker::{Broker, BrokerParts, ProcessStats, StartError};
 pub use config::{BrokerConfig, ConfigError, Section, SettingMap};

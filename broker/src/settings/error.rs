@@ -43,7 +43,7 @@ pub enum SettingError {
 const ALIKE: f64 = 0.75;
 
 impl SettingError {
-    pub(super) fn value(key: &str, value: &str, expected: &str) -> Self {
+    pub(crate) fn value(key: &str, value: &str, expected: &str) -> Self {
         Self::Value { key: key.to_owned(), value: value.to_owned(), expected: expected.to_owned() }
     }
 

@@ -1,0 +1,103 @@
+//! Groups.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use stentor_core::{GroupName, Offset, Timestamp};
+use stentor_protocol::wire;
+
+use super::{start, topic};
+use crate::catalogue::NewGroup;
+use crate::error::invalid_name;
+use crate::node::Node;
+use crate::partition::{Command, Partition, PartitionStats};
+use crate::topic::{Group, Topic};
+
+pub(super) async fn create(node: &Node, create: wire::CreateGroup) -> Result<(), wire::Error> {
+    let topic = node.topic_or_create(&create.topic).await?;
+    let group = GroupName::new(&create.group).map_err(|error| invalid_name(&error))?;
+    let set = create.settings.into_iter().collect();
+    let order = NewGroup { topic, group, from: create.from, set, or_existing: false };
+    node.catalogue.create_group(order).await?;
+    Ok(())
+}
+
+pub(super) async fn list(node: &Node, list: &wire::ListGroups) -> Result<wire::Groups, wire::Error> {
+    let topics = if list.topic.is_empty() { node.topics() } else { vec![node.topic(&list.topic)?] };
+    let mut groups = Vec::new();
+    for topic in topics {
+        let stats = topic::stats(&topic).await;
+        for group in topic.groups() {
+            groups.push(describe(node, &topic, &group, &stats).await);
+        }
+    }
+    Ok(wire::Groups { groups })
+}
+
+pub(super) async fn show(node: &Node, show: &wire::ShowGroup) -> Result<wire::GroupDescription, wire::Error> {
+    let topic = node.topic(&show.topic)?;
+    let group = topic.group(&show.group)?;
+    let stats = topic::stats(&topic).await;
+    Ok(describe(node, &topic, &group, &stats).await)
+}
+
+pub(super) async fn seek(node: &Node, seek: &wire::SeekGroup) -> Result<(), wire::Error> {
+    let topic = node.topic(&seek.topic)?;
+    let group = topic.group(&seek.group)?;
+    let at = seek.to.as_ref().and_then(|to| to.at.as_ref());
+    start::check(&topic, at)?;
+    let seeking = topic.partitions().iter().map(|partition| {
+        let group = group.name.clone();
+        async move {
+            match start::position(partition, at).await? {
+                Some(to) => partition.ask(move |reply| Command::SeekGroup { group, to, reply }).await,
+                None => Ok(()),
+            }
+        }
+    });
+    join_all(seeking).await.into_iter().collect()
+}
+
+/// A group, summed up over its partitions.
+pub(super) async fn describe(
+    node: &Node,
+    topic: &Topic,
+    group: &Arc<Group>,
+    stats: &[PartitionStats],
+) -> wire::GroupDescription {
+    let mut description = wire::GroupDescription {
+        topic: topic.name.to_string(),
+        group: group.name.to_string(),
+        paused: group.paused,
+        settings: group.settings.entries().into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+        ..wire::GroupDescription::default()
+    };
+    let mut oldest: Option<Timestamp> = None;
+    for (partition, stats) in topic.partitions().iter().zip(stats) {
+        let Some((_, stats)) = stats.groups.iter().find(|(name, _)| *name == group.name) else { continue };
+        description.backlog += stats.backlog;
+        description.in_flight += stats.in_flight;
+        description.retrying += stats.retrying;
+        description.dead_letters += stats.dead_letters;
+        description.consumers = description.consumers.max(stats.consumers);
+        description.partitions.push(wire::GroupPartition {
+            partition: partition.index.0,
+            floor: stats.floor.0,
+            next: stats.next.0,
+            backlog: stats.backlog,
+        });
+        if let Some(offset) = stats.oldest_owed {
+            let stored_at = stored_at(partition, offset).await;
+            oldest = stored_at.map_or(oldest, |at| Some(oldest.map_or(at, |oldest| oldest.min(at))));
+        }
+    }
+    let now = node.clock.now();
+    description.oldest_unacked_seconds = oldest.map(|oldest| now.since(oldest).as_secs_f64());
+    description
+}
+
+async fn stored_at(partition: &Partition, offset: Offset) -> Option<Timestamp> {
+    let batches = partition.reader().ok()?.read(offset, NonZeroU32::MIN).await.ok()?;
+    batches.first().map(|stored| stored.batch.stored_at())
+}

@@ -1,0 +1,262 @@
+//! Writing progress: what the groups have done, in one change for all of them.
+//!
+//! One commit of progress is under way at a time. What is settled meanwhile shares the next one, so a thousand consumers
+//! that want durable acknowledgements cost no more syncs than one.
+
+use bytes::Bytes;
+use stentor_core::storage::{Key, KeyRange};
+use stentor_core::{GroupName, Monotonic, Offset};
+use stentor_protocol::wire;
+
+use super::groups::{DurableWaiter, Slot};
+use super::retention::{Facts, trim_to};
+use super::task::{Afterwards, Pending, Task};
+use crate::error::refused_by_storage;
+use crate::group::Moves;
+
+/// How many bytes of progress go into one change: well below what counts as new data, so that it is taken from the
+/// reserve when the storage is full.
+const PROGRESS_BYTES_MAX: usize = 128 << 10;
+
+impl Task {
+    /// Whether there is progress to write.
+    pub(super) fn anything_to_flush(&self) -> bool {
+        let groups =
+            self.groups.values().any(|slot| !slot.moving && (slot.state.is_dirty() || !slot.waiters.is_empty()));
+        groups || self.dedup.is_dirty() || !self.after_flush.is_empty() || self.trim.is_some()
+    }
+
+    /// Writes progress if somebody waits for it or its time has come.
+    pub(super) async fn flush_if_due(&mut self) {
+        if self.progress_pending > 0 {
+            return;
+        }
+        let (end, now) = (self.durable_end(), self.now());
+        let urgent = |slot: &Slot| !slot.moving && (!slot.waiters.is_empty() || slot.state.must_flush(end));
+        let due = self.flush_at.is_some_and(|at| at <= now.monotonic);
+        if due || self.groups.values().any(urgent) || !self.after_flush.is_empty() || self.dedup_is_behind() {
+            let with_dedup = self.dedup_is_behind() || self.trim.is_some();
+            self.flush(with_dedup).await;
+        } else if self.flush_at.is_none() && self.groups.values().any(|slot| slot.state.is_dirty()) {
+            self.flush_at = Some(self.next_flush());
+        }
+    }
+
+    fn next_flush(&self) -> Monotonic {
+        self.node.clock.monotonic().after(self.node.config.node.ack_flush)
+    }
+
+    /// Writes as much progress as one change takes. Says whether the change was taken.
+    pub(super) async fn flush(&mut self, with_dedup: bool) -> bool {
+        let (now, end) = (self.now(), self.durable_end());
+        // Else something settled may be on its way in an earlier commit, and nobody is to hear before that is durable.
+        let alone = self.progress_pending == 0;
+        let mut change = self.change();
+        let mut pending = Pending { progress: true, ..Pending::default() };
+        let mut room = PROGRESS_BYTES_MAX;
+        let mut flushed: Vec<(GroupName, Vec<DurableWaiter>)> = Vec::new();
+        for (group, slot) in &mut self.groups {
+            if slot.moving || room == 0 || !(slot.state.is_dirty() || !slot.waiters.is_empty()) {
+                continue;
+            }
+            let rows = slot.state.flush(room, Moves::default(), now);
+            room = room.saturating_sub(bytes_of(&rows.puts));
+            change.puts.extend(rows.puts);
+            change.deletes.extend(rows.deletes);
+            pending.horizons.push((group.clone(), slot.generation, rows.horizon));
+            let waiters = if rows.complete && alone { std::mem::take(&mut slot.waiters) } else { Vec::new() };
+            flushed.push((group.clone(), waiters));
+        }
+        let mut dedup_rows = None;
+        if with_dedup && (self.dedup.is_dirty() || self.trim.is_some()) {
+            // Trimming takes away batches that recovery would read: the rows have to speak for them first.
+            let rows = self.dedup.rows(change.expected_end);
+            change.puts.extend(rows.puts.iter().cloned());
+            change.deletes.extend(rows.deletes.iter().cloned());
+            dedup_rows = Some(rows);
+        }
+        let trimmed = self.trim.take().filter(|to| *to > self.log_bounds().start).map(|to| to.min(end));
+        change.trim = trimmed;
+        let told = if alone { self.whom_to_tell(&flushed) } else { Vec::new() };
+        if change.is_empty() {
+            self.flush_at = None;
+            self.taken(&flushed);
+            tell(
+                flushed.into_iter().flat_map(|(_, waiters)| waiters).map(settled).chain(told.into_iter().map(replied)),
+            );
+            return true;
+        }
+        match self.commit(change, pending).await {
+            Ok(()) => {
+                self.taken(&flushed);
+                if let Some(pending) = self.pending.back_mut() {
+                    pending.afterwards.extend(flushed.into_iter().flat_map(|(_, waiters)| waiters).map(settled));
+                    pending.afterwards.extend(told.into_iter().map(replied));
+                }
+                if dedup_rows.is_some() {
+                    self.dedup_behind = (0, 0);
+                }
+                if let Some(to) = trimmed {
+                    self.trimmed(to);
+                }
+                let left = self.groups.values().any(|slot| slot.state.is_dirty());
+                self.flush_at = left.then(|| self.next_flush());
+                true
+            }
+            Err((error, _)) => {
+                for (group, waiters) in flushed {
+                    if let Some(slot) = self.groups.get_mut(&group) {
+                        slot.state.refused();
+                        slot.waiters.extend(waiters);
+                    }
+                }
+                if let Some(rows) = dedup_rows {
+                    self.dedup.unwritten(rows);
+                }
+                self.refuse_waiters(&refused_by_storage(&error));
+                for reply in told {
+                    replied(reply).failed(&refused_by_storage(&error));
+                }
+                self.flush_at = Some(self.next_flush());
+                tracing::warn!(topic = %self.topic, partition = %self.partition.index, %error, "progress was not written");
+                false
+            }
+        }
+    }
+
+    /// The storage has taken what these groups had to write.
+    fn taken(&mut self, flushed: &[(GroupName, Vec<DurableWaiter>)]) {
+        for (group, _) in flushed {
+            if let Some(slot) = self.groups.get_mut(group) {
+                slot.state.flushed();
+            }
+        }
+    }
+
+    /// Those of [`Task::after_flush`] whose group is flushed completely, or has nothing to write.
+    fn whom_to_tell(&mut self, flushed: &[(GroupName, Vec<DurableWaiter>)]) -> Vec<super::command::Reply<()>> {
+        let mut told = Vec::new();
+        let groups = &self.groups;
+        let mut kept = Vec::new();
+        for (group, reply) in self.after_flush.drain(..) {
+            let now = flushed.iter().any(|(name, _)| *name == group);
+            if now || groups.get(&group).is_none_or(|slot| !slot.moving && !slot.state.is_dirty()) {
+                told.push(reply);
+            } else {
+                kept.push((group, reply));
+            }
+        }
+        self.after_flush = kept;
+        told
+    }
+
+    /// Nobody is left waiting for what cannot be written: what they settled stays settled, and is written later.
+    fn refuse_waiters(&mut self, error: &wire::Error) {
+        for slot in self.groups.values_mut() {
+            for waiter in slot.waiters.drain(..) {
+                settled(waiter).failed(error);
+            }
+        }
+    }
+
+    /// Writes one group with what moves to or from its dead letters. A refusal goes to whoever waits, and comes back too.
+    pub(super) async fn flush_one(
+        &mut self,
+        group: &GroupName,
+        moves: Moves,
+        deletes: Vec<KeyRange>,
+        afterwards: Afterwards,
+    ) -> Result<(), wire::Error> {
+        let now = self.now();
+        let mut change = self.change();
+        change.deletes = deletes;
+        let mut pending = Pending { progress: true, afterwards: vec![afterwards], ..Pending::default() };
+        let Some(slot) = self.groups.get_mut(group) else { return Ok(()) };
+        let rows = slot.state.flush(PROGRESS_BYTES_MAX, moves, now);
+        change.puts.extend(rows.puts);
+        change.deletes.extend(rows.deletes);
+        pending.horizons.push((group.clone(), slot.generation, rows.horizon));
+        let outcome = self.commit(change, pending).await;
+        let slot = self.groups.get_mut(group);
+        match outcome {
+            Ok(()) => {
+                slot.into_iter().for_each(|slot| slot.state.flushed());
+                Ok(())
+            }
+            Err((error, pending)) => {
+                slot.into_iter().for_each(|slot| slot.state.refused());
+                let refused = refused_by_storage(&error);
+                for afterwards in pending.afterwards {
+                    afterwards.failed(&refused);
+                }
+                Err(refused)
+            }
+        }
+    }
+
+    /// Writes rows that belong to no group that is there.
+    pub(super) async fn write_rows(&mut self, puts: Vec<(Key, Bytes)>, deletes: Vec<KeyRange>, afterwards: Afterwards) {
+        let mut change = self.change();
+        change.puts = puts;
+        change.deletes = deletes;
+        let pending = Pending { afterwards: vec![afterwards], ..Pending::default() };
+        if let Err((error, pending)) = self.commit(change, pending).await {
+            let refused = refused_by_storage(&error);
+            for afterwards in pending.afterwards {
+                afterwards.failed(&refused);
+            }
+        }
+    }
+
+    /// Gives up what every group is done with, because the storage is full. Says whether that freed anything.
+    pub(super) async fn make_room(&mut self) -> bool {
+        let log = self.log_bounds();
+        let facts = Facts {
+            log,
+            bytes: 0,
+            finished: self.finished(),
+            retained_from: log.start,
+            retain_bytes: None,
+            owed_from: None,
+            short: true,
+        };
+        let Some(to) = trim_to(&facts) else { return false };
+        self.trim = Some(to);
+        self.flush(true).await
+    }
+
+    /// Everything below is done with by every group.
+    pub(super) fn finished(&self) -> Offset {
+        let end = self.durable_end();
+        self.groups.values().map(|slot| slot.state.floor()).min().unwrap_or(end).min(end)
+    }
+
+    /// The log now starts at `to`.
+    fn trimmed(&mut self, to: Offset) {
+        self.tail.drop_below(to);
+        for (group, slot) in &mut self.groups {
+            let owed = slot.state.trimmed(to);
+            if owed > 0 {
+                slot.order.metrics.expired.inc_by(owed);
+                tracing::warn!(topic = %self.topic, partition = %self.partition.index, %group, owed, "owed messages expired");
+            }
+            slot.ahead.drop_below(to);
+        }
+    }
+}
+
+fn bytes_of(puts: &[(Key, Bytes)]) -> usize {
+    puts.iter().map(|(key, value)| key.0.len() + value.len()).sum()
+}
+
+fn settled(waiter: DurableWaiter) -> Afterwards {
+    Afterwards::Settled(waiter)
+}
+
+fn replied(reply: super::command::Reply<()>) -> Afterwards {
+    Afterwards::Reply(reply)
+}
+
+fn tell(all: impl Iterator<Item = Afterwards>) {
+    all.for_each(Afterwards::done);
+}

@@ -1,0 +1,133 @@
+//! The control stream: requests, served side by side up to a bound, and the coming of further streams.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use stentor_core::transport::{CloseCode, Frame, FrameReceiver, FrameStream, TransportError};
+use stentor_protocol::wire::{response, to_broker, to_client};
+use stentor_protocol::{decode_to_broker, encode_to_client, wire};
+use tokio::task::JoinSet;
+
+use super::connection::{Session, serve_stream};
+use super::outlet::{Outlet, SendError};
+use crate::admin;
+use crate::error::refusal;
+use crate::node::Phase;
+
+/// How many requests of a connection are served at the same time; further ones wait in the stream.
+const REQUESTS_MAX: usize = 16;
+
+type Answer = (u64, response::Kind, Bytes);
+
+/// The control stream of a connection.
+pub(super) struct Control {
+    session: Arc<Session>,
+    outlet: Outlet,
+    receiver: Box<dyn FrameReceiver>,
+    requests: FuturesUnordered<BoxFuture<'static, Answer>>,
+}
+
+/// Why the control stream has ended badly: the peer broke the protocol or does not read.
+pub(super) struct Broken;
+
+impl From<SendError> for Broken {
+    fn from(_: SendError) -> Self {
+        Self
+    }
+}
+
+/// What has happened.
+enum Event {
+    Frame(Result<Option<Frame>, TransportError>),
+    Answer(Answer),
+    Stream(Result<FrameStream, TransportError>),
+    StreamEnded,
+    Phase(Phase),
+}
+
+impl Control {
+    pub(super) fn new(session: &Arc<Session>, outlet: Outlet, receiver: Box<dyn FrameReceiver>) -> Self {
+        Self { session: Arc::clone(session), outlet, receiver, requests: FuturesUnordered::new() }
+    }
+
+    /// Serves until the peer is done, the connection is over, or the node is down.
+    pub(super) async fn run(mut self, streams: &mut JoinSet<()>) -> Result<(), Broken> {
+        let mut phase = self.session.node.phase.subscribe();
+        let mut known = Phase::Running;
+        let connection = Arc::clone(&self.session.connection);
+        let streams_max = self.session.node.config.node.streams_per_connection_max as usize;
+        loop {
+            // A node that drains lets go of a connection once nothing is under way on it.
+            if known >= Phase::Draining && streams.is_empty() && self.requests.is_empty() {
+                self.outlet.finish().await;
+                return Ok(());
+            }
+            let event = tokio::select! {
+                biased;
+                Ok(phase) = phase.wait_for(|phase| *phase > known) => Event::Phase(*phase),
+                Some(answer) = self.requests.next(), if !self.requests.is_empty() => Event::Answer(answer),
+                Some(_) = streams.join_next(), if !streams.is_empty() => Event::StreamEnded,
+                frame = self.receiver.receive(), if self.requests.len() < REQUESTS_MAX => Event::Frame(frame),
+                stream = connection.accept() => Event::Stream(stream),
+            };
+            match event {
+                Event::Phase(Phase::Closing) => return Ok(()),
+                Event::Phase(phase) => {
+                    known = phase;
+                    let reason = "the node is shutting down".to_owned();
+                    self.outlet.say(to_client::Kind::GoingAway(wire::GoingAway { reason })).await?;
+                }
+                Event::Answer((id, kind, body)) => {
+                    let response = wire::Response { id, kind: Some(kind) };
+                    let frame = encode_to_client(to_client::Kind::Response(response));
+                    self.outlet.send(Frame { body, ..frame }).await?;
+                }
+                Event::StreamEnded => {}
+                Event::Frame(Ok(Some(frame))) => self.request(frame).await?,
+                // The peer is done, or gone.
+                Event::Frame(Ok(None)) => return Ok(()),
+                Event::Frame(Err(error @ (TransportError::Malformed(_) | TransportError::FrameTooLarge { .. }))) => {
+                    self.outlet.end(super::connection::broken(&error)).await;
+                    return Err(Broken);
+                }
+                Event::Frame(Err(_)) | Event::Stream(Err(_)) => return Ok(()),
+                Event::Stream(Ok(mut stream)) if streams.len() >= streams_max => {
+                    self.session.node.metrics.refuse("streams_per_connection_max");
+                    stream.sender.reset(CloseCode::LIMIT);
+                    stream.receiver.stop(CloseCode::LIMIT);
+                }
+                Event::Stream(Ok(stream)) => drop(streams.spawn(serve_stream(Arc::clone(&self.session), stream))),
+            }
+        }
+    }
+
+    async fn request(&mut self, frame: Frame) -> Result<(), Broken> {
+        let request = match decode_to_broker(frame.head) {
+            Ok(to_broker::Kind::Request(request)) => request,
+            Ok(_) => return self.break_off("the control stream takes only requests").await,
+            Err(error) => return self.break_off(&error.to_string()).await,
+        };
+        let node = Arc::clone(&self.session.node);
+        self.requests.push(Box::pin(async move {
+            let (kind, body) = match request.kind {
+                Some(kind) => admin::answer(&node, kind).await,
+                // A request of a later version: it alone is refused.
+                None => {
+                    let error = refusal(stentor_protocol::ErrorCode::Invalid, "this request is not known here");
+                    (response::Kind::Error(error), Bytes::new())
+                }
+            };
+            (request.id, kind, body)
+        }));
+        Ok(())
+    }
+
+    async fn break_off(&mut self, why: &str) -> Result<(), Broken> {
+        self.session.node.metrics.refuse("protocol");
+        self.outlet.end(refusal(stentor_protocol::ErrorCode::Protocol, why)).await;
+        Err(Broken)
+    }
+}
