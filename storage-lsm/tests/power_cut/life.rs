@@ -26,7 +26,11 @@ const PENDING_MAX: usize = 8;
 
 const READ_BYTES: NonZeroU32 = NonZeroU32::new(16 << 10).unwrap();
 
-const OPTIONS: OpenOptions = OpenOptions { durability: Durability::Synced, first_offset: Offset::ZERO, bound: None };
+/// The last partition is only buffered: a power cut may take what it acknowledged, but the order of the journal must hold
+/// for it too, and segments are rolled with something unsynced in them.
+fn durability(partition: PartitionId) -> Durability {
+    if partition.0 == PARTITIONS { Durability::Buffered } else { Durability::Synced }
+}
 
 pub type Model = BTreeMap<PartitionId, Partition>;
 
@@ -68,7 +72,8 @@ pub async fn wake(
     let mut opened = BTreeMap::new();
     let mut found = Vec::new();
     for partition in (1..=PARTITIONS).map(PartitionId) {
-        let open = match storage.open(partition, OPTIONS).await {
+        let options = OpenOptions { durability: durability(partition), first_offset: Offset::ZERO, bound: None };
+        let open = match storage.open(partition, options).await {
             Ok(open) => open,
             Err(error) if is_power(&error) && power_is_off() => return Ok(None),
             Err(error) => return Err(format!("partition {partition} does not open: {error}")),
@@ -120,6 +125,7 @@ async fn settle(pending: &mut Vec<(PartitionId, usize, PendingCommit)>, model: &
             Ok(_) if failed.contains_key(&partition) => {
                 return Err(format!("partition {partition} acknowledged change {changes} behind one that failed"));
             }
+            Ok(_) if durability(partition) == Durability::Buffered => {}
             Ok(_) => model.entry(partition).or_default().acknowledged = changes,
             Err(error) => {
                 failed.insert(partition, error);
