@@ -71,9 +71,11 @@ mod reader;
 mod room;
 mod snapshot;
 mod storage;
+mod verify;
 mod writer;
 
 pub use config::LsmConfig;
 pub use storage::LsmStorage;
+pub use verify::{Damage, Report, verify, verify_on};
 #[cfg(feature = "sim")]
 pub mod sim;

@@ -5,6 +5,7 @@
 //! marker, and `synced_through` of any valid group, also of one behind the bad one.
 
 use std::io;
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use stentor_core::PartitionId;
@@ -20,8 +21,6 @@ const SEARCH_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) header: GroupHeader,
-    /// Where it begins.
-    pub(crate) position: u64,
     /// Where the next one begins.
     pub(crate) end: u64,
     pub(crate) frames: Vec<ReadFrame>,
@@ -73,7 +72,7 @@ pub(crate) fn read_group(
         return Ok(Err("the segment ends within the group"));
     }
     let (frames, bad) = read_frames(&header, frames_at, bytes.into());
-    Ok(Ok(Group { header, position, end: group_end, frames, bad }))
+    Ok(Ok(Group { header, end: group_end, frames, bad }))
 }
 
 fn read_frames(group: &GroupHeader, frames_at: u64, bytes: Bytes) -> (Vec<ReadFrame>, Option<BadFrame>) {
@@ -192,6 +191,30 @@ impl Evidence {
 /// The greatest `synced_through` of the valid group headers from `from` up to `end`, wherever they begin.
 pub(crate) fn search_synced_through(file: &dyn DiskFile, generation: u64, from: u64, end: u64) -> io::Result<u64> {
     let mut greatest = 0;
+    search(file, generation, from, end, |_, header| {
+        greatest = greatest.max(header.synced_through);
+        ControlFlow::Continue(())
+    })?;
+    Ok(greatest)
+}
+
+/// Where the first valid group header lies from `from` up to `end`.
+pub(crate) fn find_group(file: &dyn DiskFile, generation: u64, from: u64, end: u64) -> io::Result<Option<u64>> {
+    let mut first = None;
+    search(file, generation, from, end, |position, _| {
+        first = Some(position);
+        ControlFlow::Break(())
+    })?;
+    Ok(first)
+}
+
+fn search(
+    file: &dyn DiskFile,
+    generation: u64,
+    from: u64,
+    end: u64,
+    mut visit: impl FnMut(u64, GroupHeader) -> ControlFlow<()>,
+) -> io::Result<()> {
     let mut position = from;
     let mut buffer = vec![0; SEARCH_BYTES];
     while position < end {
@@ -201,8 +224,9 @@ pub(crate) fn search_synced_through(file: &dyn DiskFile, generation: u64, from: 
         for at in GroupHeader::candidates(bytes) {
             if let Some(header) = bytes[at..].first_chunk()
                 && let Ok(header) = GroupHeader::decode(header, generation)
+                && visit(position + at as u64, header).is_break()
             {
-                greatest = greatest.max(header.synced_through);
+                return Ok(());
             }
         }
         if read < GROUP_HEADER_BYTES || position + read as u64 >= end {
@@ -211,7 +235,7 @@ pub(crate) fn search_synced_through(file: &dyn DiskFile, generation: u64, from: 
         // A header that straddles two pieces is whole in the second.
         position += (read - GROUP_HEADER_BYTES + 1) as u64;
     }
-    Ok(greatest)
+    Ok(())
 }
 
 #[cfg(test)]
