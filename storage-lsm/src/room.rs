@@ -70,6 +70,15 @@ impl Room {
         Ok(())
     }
 
+    /// Whether even little new data is refused.
+    pub(crate) fn is_full(&self) -> bool {
+        match self.level {
+            Level::Plenty => false,
+            Level::Tight => self.active_left.max(self.spare) <= KEPT_BACK_BYTES,
+            Level::Full => true,
+        }
+    }
+
     /// `bytes` of what was admitted are written.
     pub(crate) const fn written(&mut self, bytes: u64) {
         self.admitted = self.admitted.saturating_sub(bytes);
@@ -111,5 +120,6 @@ mod tests {
     fn when_it_is_full_nothing_new_is_admitted() {
         let mut room = Room { level: Level::Full, active_left: MIB, spare: MIB, admitted: 0 };
         assert!(room.admit(1).is_err());
+        assert!(room.is_full());
     }
 }

@@ -19,7 +19,6 @@ use crate::index::{FjallIndex, FjallOptions, Index};
 use crate::open;
 use crate::partition::Partition;
 use crate::reader::Reader;
-use crate::room::Level;
 use crate::writer::Writer;
 
 /// What the backend keeps, the default first.
@@ -220,7 +219,7 @@ impl Storage for LsmStorage {
         let (journal, _) = engine.segments.bytes();
         let (full, poisoned) = {
             let poisoned = engine.poisoned().is_some();
-            (engine.queue.state().room.level == Level::Full, poisoned)
+            (engine.queue.state().room.is_full(), poisoned)
         };
         let partitions: Vec<Arc<Partition>> = lock(&engine.partitions).values().cloned().collect();
         Usage {

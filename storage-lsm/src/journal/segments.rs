@@ -133,19 +133,26 @@ impl Segments {
         keep_spares: bool,
     ) -> io::Result<usize> {
         let free = self.take_free(flushed);
+        if free.is_empty() {
+            return Ok(0);
+        }
         let released = free.len();
+        let mut spares = Vec::new();
         for segment in free {
             let Segment { generation, capacity, .. } = *segment;
             drop(segment);
-            let keep = keep_spares && capacity == bytes_wanted && self.table().spares.len() < SPARES_MAX;
+            let keep = keep_spares && capacity == bytes_wanted && self.spares().0 + spares.len() < SPARES_MAX;
             tracing::debug!(generation, keep, "segment released");
             if keep {
                 disk.rename(&segment_name(generation), &spare_name(generation))?;
-                self.table().spares.push(Spare { generation, bytes: capacity });
+                spares.push(Spare { generation, bytes: capacity });
             } else {
                 disk.delete(&segment_name(generation))?;
             }
         }
+        // Before anything is written over what a spare held: a power cut must not bring back the old name with it.
+        disk.sync_folder()?;
+        self.table().spares.extend(spares);
         Ok(released)
     }
 
