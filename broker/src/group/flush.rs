@@ -191,10 +191,10 @@ impl GroupState {
     /// What the horizon should be: a step ahead of the cursor once half of the last step is used up, and never less than
     /// it was, but for an orderly shutdown.
     fn horizon(&self) -> u64 {
-        let reached = self.next.max(self.reach.redelivered_below);
         if self.sealed {
-            return reached;
+            return self.reach.delivered.max(self.reach.redelivered_below);
         }
+        let reached = self.next.max(self.reach.redelivered_below);
         let ahead = reached.saturating_add(HORIZON_STEP);
         if reached.saturating_add(HORIZON_STEP / 2) > self.reach.written { ahead } else { self.reach.written }
     }
@@ -354,7 +354,8 @@ impl GroupState {
 
     /// The change that carried this horizon is durable: dispatch may go on up to there.
     pub(crate) fn horizon_durable(&mut self, to: Offset) {
-        self.reach.durable = self.reach.durable.max(to.0);
+        // What was committed before a seek says nothing about the time after it.
+        self.reach.durable = self.reach.durable.max(to.0.min(self.reach.written));
     }
 
     /// Before an orderly shutdown: draws the horizon back to what was really delivered, so that nothing else says

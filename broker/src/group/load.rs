@@ -93,6 +93,7 @@ impl Loading {
             begun: cursor.begun.min(floor),
             redelivered_from: cursor.begun,
             redelivered_below: delivered,
+            delivered,
             ackable_below: delivered,
             durable: cursor.horizon,
             written: cursor.horizon,
@@ -108,7 +109,9 @@ impl Loading {
         if let Some(until) = state.done.end_of(floor) {
             state.mark_done(floor, until);
         }
-        for (offset, latest) in latest {
+        // Messages of the log before redriven ones, so that the former keep the order of their keys.
+        let (redriven, of_log): (Vec<_>, Vec<_>) = latest.into_iter().partition(|(_, latest)| latest.redriven);
+        for (offset, latest) in of_log.into_iter().chain(redriven) {
             state.found(offset, latest, end);
         }
         Ok(state)
@@ -131,8 +134,8 @@ impl GroupState {
         let waiting = Waiting { attempts, due, redelivered: true };
         let dying = rejected || attempts >= self.rules.max_attempts;
         let key = key.filter(|_| self.rules.ordered);
-        // Of the messages of one key only one has failed, except where the group was made ordered later or a letter was
-        // redriven. A dying one is not held: it is delivered no more.
+        // Of the messages of one key only one of the log has failed, and it is current again. A redriven one that finds it
+        // so is held, unless it is dying: then it is delivered no more.
         let held = key.is_some_and(|key| !self.order.admit(offset, key, waiting));
         if dying {
             if held {

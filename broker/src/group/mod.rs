@@ -115,6 +115,8 @@ struct Reach {
     /// Messages of `redelivered_from..redelivered_below` that come from the log may have been delivered before.
     redelivered_from: u64,
     redelivered_below: u64,
+    /// Nothing of the log at or above it was delivered since the start.
+    delivered: u64,
     /// Owed messages below it may be acknowledged without a lease although the cursor has not come to them: consumers
     /// may have got them before a restart.
     ackable_below: u64,
@@ -223,7 +225,7 @@ impl GroupState {
         if let Some(dying) = self.dying.get(&at) {
             return Whereabouts::Dying { attempts: dying.attempts };
         }
-        if self.order.is_held(at) {
+        if self.order.held_as(at).is_some() {
             Whereabouts::Held
         } else if at < self.floor || self.done.contains(at) {
             Whereabouts::Done
@@ -308,3 +310,6 @@ impl GroupState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

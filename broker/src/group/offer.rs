@@ -191,6 +191,7 @@ impl GroupState {
             self.mark_done(at, end);
         }
         self.next = self.next.max(reached);
+        self.reach.delivered = self.reach.delivered.max(reached);
         self.taken.remove(0, self.next);
     }
 

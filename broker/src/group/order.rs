@@ -29,8 +29,9 @@ impl Order {
         self.held.len() as u64
     }
 
-    pub(super) fn is_held(&self, offset: u64) -> bool {
-        self.held.contains_key(&offset)
+    /// What a held message waits as once it is its turn.
+    pub(super) fn held_as(&self, offset: u64) -> Option<Waiting> {
+        self.held.get(&offset).map(|(_, waiting)| *waiting)
     }
 
     /// The key of a current message.

@@ -71,10 +71,10 @@ impl GroupState {
         if start >= end {
             return;
         }
-        let waiting: Vec<(u64, Waiting)> = self.waiting.within(start, end).collect();
-        let redriven = waiting.iter().filter(|(offset, _)| self.redriven.contains(offset));
-        for offset in redriven.map(|(offset, _)| *offset).collect::<Vec<_>>() {
+        let redriven = self.redriven.range(start..end).filter(|offset| !self.dying.contains_key(offset));
+        for offset in redriven.copied().collect::<Vec<_>>() {
             self.waiting.remove(offset);
+            self.order.unhold(offset);
             self.finish_redriven(offset);
             accepted.insert(offset, offset + 1);
         }
@@ -166,11 +166,13 @@ impl GroupState {
         self.fail_all(&held, &cut(reason), now)
     }
 
-    /// The consumer gives back all that it holds: it returns at once, and the attempt does not count. Returns how many.
+    /// The consumer gives back all that it holds: it returns at once, and the attempt does not count, but since the
+    /// consumer may have looked at it, it says `redelivered`. Returns how many.
     pub(crate) fn release_consumer(&mut self, consumer: ConsumerId) -> u64 {
         let held = self.leases.take_consumer(consumer);
         for part in &held {
-            (part.start..part.end).for_each(|offset| self.give_back(offset, part.terms));
+            let terms = Terms { redelivered: true, ..part.terms };
+            (part.start..part.end).for_each(|offset| self.give_back(offset, terms));
         }
         held.iter().map(|part| part.end - part.start).sum()
     }

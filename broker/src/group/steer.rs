@@ -7,7 +7,7 @@ use super::GroupState;
 impl GroupState {
     /// Everything below `to` is done, everything from there on is owed afresh, and what was delivered before says
     /// `redelivered`. Leases are taken back, retries forgotten, `to` is held inside `log`. Redriven messages below `to`
-    /// stay; one from there on is dropped, since the log owes it again.
+    /// stay; one from there on is dropped, since the log owes it again. New messages are leased once a flush is durable.
     pub(crate) fn seek(&mut self, to: Offset, log: OffsetRange) {
         let to = to.0.clamp(log.start.0, log.end.0);
         let again: Vec<u64> = self.redriven.range(to..).copied().collect();
@@ -22,9 +22,12 @@ impl GroupState {
         // Nothing that was delivered until now may be acknowledged by whoever got it: it must be held again first.
         let reach = &mut self.reach;
         reach.redelivered_from = reach.begun;
-        reach.redelivered_below = reach.redelivered_below.max(self.next);
+        reach.redelivered_below = reach.redelivered_below.max(reach.delivered);
         reach.begun = reach.begun.min(to);
         reach.ackable_below = 0;
+        // Nothing is leased before the seek is durable: a crash must not forget that delivery began at `to`.
+        reach.durable = 0;
+        reach.written = 0;
         self.floor = to;
         self.next = to;
         self.done.clear();
