@@ -110,7 +110,7 @@ impl Indexer {
 
     fn commit(&mut self, at: (u64, u64), sequence: u64) -> Result<(), IndexerError> {
         let owed = self.applier.commit(at, sequence)?;
-        self.engine.segments.account(owed, sequence, self.applier.marker().batch);
+        self.engine.segments.account(owed, self.applier.marker());
         Ok(())
     }
 

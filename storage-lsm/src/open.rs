@@ -105,8 +105,8 @@ pub(crate) struct Replayed {
 }
 
 /// Replays the journal from the marker on. `apply` gets each frame, and the position behind each group.
-pub(crate) fn replay<'a>(
-    segments: &'a [Found],
+pub(crate) fn replay(
+    segments: &[Found],
     applier: &mut Applier,
     mut behind_group: impl FnMut(&mut Applier, (u64, u64), u64) -> Result<(), OpenError>,
 ) -> Result<(Replayed, BTreeMap<u64, u64>), OpenError> {
@@ -243,7 +243,7 @@ pub(crate) fn open(
     for spare in folder.spares {
         segments.add_spare(spare);
     }
-    segments.account([], applier.marker().sequence, applier.marker().batch);
+    segments.account([], applier.marker());
     for generation in applier.owed().keys() {
         if segments.get(*generation).is_none() {
             // Whoever reads from it is told; the rest goes on.

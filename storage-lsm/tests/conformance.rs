@@ -1,4 +1,5 @@
 //! The suite that every backend passes.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod support;
 
@@ -76,7 +77,7 @@ impl Subject for Lsm {
         // From here on it is read from the segment and not from memory.
         self.storage.wait_until_indexed();
         let disk = TestDisk::open(self.folder.path(), self.faults.clone());
-        let place = place_of(&*self.storage, partition, offset).await;
+        let place = place_of(&self.storage, partition, offset).await;
         support::flip(&disk.disk, &format!("segment-{:016x}.journal", place.0), place.1 + 90, 0);
         true
     }

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{Disk, DiskFile};
+use crate::format::row::Marker;
 use crate::format::segment::{SegmentHeader, segment_name, spare_name};
 
 /// How many segments wait to be used again; more are deleted.
@@ -83,9 +84,9 @@ impl Segments {
         }
     }
 
-    /// Takes over what the index says is owed, after it has applied `batch`, which reflects the journal through
-    /// `sequence`.
-    pub(crate) fn account(&self, owed: impl IntoIterator<Item = (u64, u64)>, sequence: u64, batch: u64) {
+    /// Takes over what the index says is owed, after it has applied the batch that wrote `marker`. The segment that the
+    /// marker points to stays: recovery begins there.
+    pub(crate) fn account(&self, owed: impl IntoIterator<Item = (u64, u64)>, marker: &Marker) {
         let mut table = self.table();
         for (generation, owed) in owed {
             if let Some(entry) = table.entries.get_mut(&generation) {
@@ -93,8 +94,9 @@ impl Segments {
             }
         }
         for entry in table.entries.values_mut() {
-            let done = entry.owed == 0 && entry.last_sequence.is_some_and(|last| last <= sequence);
-            entry.free_since = done.then(|| entry.free_since.unwrap_or(batch));
+            let passed = entry.segment.generation < marker.segment
+                && entry.last_sequence.is_some_and(|last| last <= marker.sequence);
+            entry.free_since = (entry.owed == 0 && passed).then(|| entry.free_since.unwrap_or(marker.batch));
         }
     }
 
@@ -220,17 +222,23 @@ mod tests {
         segments
     }
 
+    fn marker(segment: u64, sequence: u64, batch: u64) -> Marker {
+        Marker { segment, sequence, batch, ..Marker::default() }
+    }
+
     #[test]
     fn a_segment_is_released_only_when_nothing_is_owed_it_is_flushed_and_nobody_holds_it() {
         let folder = tempfile::tempdir().unwrap();
         let disk = FileDisk::open(folder.path()).unwrap();
         let segments = journal(&disk, 1..3);
         let release = |flushed| segments.release(&disk, flushed, BYTES, true).unwrap();
-        segments.account([(1, 50)], 30, 4);
+        segments.account([(1, 50)], &marker(9, 30, 4));
         assert_eq!(release(9), 0, "something is owed");
-        segments.account([(1, 0)], 9, 5);
+        segments.account([(1, 0)], &marker(9, 9, 5));
         assert_eq!(release(9), 0, "the index does not reflect its last sequence");
-        segments.account([], 30, 6);
+        segments.account([], &marker(1, 30, 5));
+        assert_eq!(release(9), 0, "recovery begins in it");
+        segments.account([], &marker(9, 30, 6));
         assert_eq!(release(5), 0, "the index has not flushed that nothing is owed");
         assert_eq!(segments.waiting_for_flush(5), 1);
         let held = segments.get(1);
@@ -246,8 +254,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let disk = FileDisk::open(folder.path()).unwrap();
         let segments = journal(&disk, 1..2);
-        segments.account([(1, 0)], 30, 4);
-        segments.account([(1, 10)], 30, 5);
+        segments.account([(1, 0)], &marker(9, 30, 4));
+        segments.account([(1, 10)], &marker(9, 30, 5));
         assert_eq!(segments.release(&disk, 9, BYTES, true).unwrap(), 0);
     }
 
@@ -256,7 +264,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let disk = FileDisk::open(folder.path()).unwrap();
         let segments = journal(&disk, 1..5);
-        segments.account((1..5).map(|generation| (generation, 0)), 99, 1);
+        segments.account((1..5).map(|generation| (generation, 0)), &marker(9, 99, 1));
         assert_eq!(segments.release(&disk, 1, BYTES, false).unwrap(), 4);
         assert!(disk.list().unwrap().is_empty());
     }

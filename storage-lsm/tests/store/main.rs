@@ -1,4 +1,5 @@
 //! The store over a real folder: what a kill, a lost index, a full disk and rot do to it.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[path = "../support/mod.rs"]
 mod support;
