@@ -1,0 +1,84 @@
+//! `stentor bench`: what a broker does, beside what the machine does at most, measured in the same run.
+//!
+//! Unless a broker is named, one is started in a process of its own, so that the processor time and the memory reported
+//! are the broker's; producers and consumers run in this process and share the machine with it.
+
+mod consume;
+mod limit;
+mod options;
+mod pace;
+mod produce;
+mod report;
+mod stats;
+mod target;
+mod work;
+
+pub(crate) use options::Options;
+pub(crate) use stats::{Latencies, Percentiles, per_second};
+
+use limit::Limit;
+use report::Report;
+use target::Target;
+
+use crate::cli::Context;
+use crate::output::Failure;
+
+/// Runs a benchmark and prints what it found.
+///
+/// # Errors
+/// When the broker, the topic or the machine does not do.
+pub(crate) async fn run(options: Options, context: &Context) -> Result<(), Failure> {
+    if options.work == options::Work::EndToEnd && options.size < produce::STAMP_BYTES as u64 {
+        let message =
+            format!("end-to-end needs bodies of at least {} bytes, for the time in them", produce::STAMP_BYTES);
+        return Err(Failure::new("usage", message));
+    }
+    let target = Target::prepare(&options, context).await?;
+    let done = measure(&target, &options, context).await;
+    let ended = target.end().await;
+    let report = done?;
+    ended?;
+    context.output.either(&report, || report.words())
+}
+
+async fn measure(target: &Target, options: &Options, context: &Context) -> Result<Report, Failure> {
+    let (storage, durability) = target.kept().await?;
+    context.output.note("measuring the machine …");
+    let limits = limits(target, options, &storage).await?;
+    context.output.note(&format!("measuring {} …", options.work.word()));
+    let found = work::run(target, options, context.output).await?;
+    let (amount, node) = (found.found.amount, target.node().await?);
+    let limit = limits
+        .iter()
+        .min_by(|left, right| left.megabytes_per_second.total_cmp(&right.megabytes_per_second))
+        .cloned()
+        .ok_or_else(|| Failure::new("internal", "no limit was measured"))?;
+    Ok(Report {
+        work: options.work.word(),
+        storage,
+        durability,
+        messages: amount.messages,
+        bytes: amount.bytes,
+        seconds: amount.time.as_secs_f64(),
+        messages_per_second: amount.messages_per_second(),
+        megabytes_per_second: amount.megabytes_per_second(),
+        latency_us: found.found.latencies.percentiles(),
+        broker_cpu_seconds: found.cpu_seconds,
+        broker_rss_bytes: node.rss_bytes,
+        limit,
+        limits,
+        tenths: found.found.tenths,
+        drain: found.found.drain,
+    })
+}
+
+/// The limits that this work can meet: of the wire always, and of whatever the topic is kept in.
+async fn limits(target: &Target, options: &Options, storage: &str) -> Result<Vec<Limit>, Failure> {
+    let (batch_bytes, size) = (options.batch_bytes(), options.size);
+    let kept = if storage == "memory" {
+        limit::memory(batch_bytes, size).await?
+    } else {
+        limit::disk(&target.folder(), batch_bytes, size).await?
+    };
+    Ok(vec![kept, limit::wire(size).await?])
+}
