@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stentor_core::Monotonic;
 use stentor_core::transport::{Frame, FrameReceiver, FrameStream};
 use stentor_protocol::error::Verdict;
 use stentor_protocol::wire::{self, NackKind, Subscribe, Subscribed, Unsubscribe, to_broker, to_client};
@@ -167,7 +166,7 @@ impl Driver {
                 biased;
                 frame = receiver.receive() => match frame {
                     Ok(Some(frame)) => {
-                        if let Err(ended) = self.hear(frame, session, unanswered, now) {
+                        if let Err(ended) = self.hear(frame, session, unanswered) {
                             return ended;
                         }
                     }
@@ -185,13 +184,7 @@ impl Driver {
     }
 
     /// Takes in what the broker says.
-    fn hear(
-        &mut self,
-        frame: Frame,
-        session: &Arc<Session>,
-        unanswered: &mut Unanswered,
-        now: Monotonic,
-    ) -> Result<(), Ended> {
+    fn hear(&mut self, frame: Frame, session: &Arc<Session>, unanswered: &mut Unanswered) -> Result<(), Ended> {
         let protocol = |what: &str| Err(Ended::Lost(format!("the broker broke the protocol: {what}")));
         match decode_to_client(frame.head) {
             Ok(to_client::Kind::Delivery(delivery)) => {
@@ -204,7 +197,7 @@ impl Driver {
                 if !session.arrived(messages, bytes) {
                     return protocol("a delivery without credit");
                 }
-                let frame_share = Arc::new(Arrived::new(now, bytes, messages));
+                let frame_share = Arc::new(Arrived::new(self.link.clock().monotonic(), bytes, messages));
                 let session = Arc::clone(session);
                 self.inbox.put(Arrival { session, frame: frame_share, delivery, body: frame.body });
                 Ok(())

@@ -19,66 +19,71 @@ use stentor_protocol::wire::{self, to_broker, to_client};
 use stentor_protocol::{ErrorCode, decode_to_broker, encode_to_client, error, frame};
 use stentor_transport_mem::{MemListener, MemNetwork};
 
-pub const ADDRESS: &str = "broker:1";
-pub const TOPIC: &str = "trade.paid";
+pub(crate) const ADDRESS: &str = "broker:1";
+pub(crate) const TOPIC: &str = "trade.paid";
 
 /// How often tasks get a turn before nothing more is expected of them. On one thread each turn runs all that can run.
 const TURNS: usize = 100;
 
 /// A network with a scripted broker on it, and a clock that stands still.
-pub struct Broker {
-    pub network: MemNetwork,
-    pub clock: ManualClock,
-    listener: MemListener,
+pub(crate) struct Broker {
+    pub(crate) network: MemNetwork,
+    pub(crate) clock: ManualClock,
+    listener: Option<MemListener>,
 }
 
 impl Broker {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let network = MemNetwork::new();
-        let listener = network.listen(ADDRESS).unwrap();
+        let listener = Some(network.listen(ADDRESS).unwrap());
         Self { network, clock: ManualClock::new(Timestamp(1_700_000_000_000_000)), listener }
     }
 
-    pub fn connect(&self) -> stentor_client::ConnectBuilder {
+    pub(crate) fn connect(&self) -> stentor_client::ConnectBuilder {
         let transport = Arc::new(self.network.transport());
         Client::connect(ADDRESS).transport(transport).clock(Arc::new(self.clock.clone())).seed(1)
     }
 
     /// A client, and the broker's side of its connection.
-    pub async fn client(&mut self) -> (Client, Peer) {
+    pub(crate) async fn client(&mut self) -> (Client, Peer) {
         let connecting = self.connect().open();
         let (client, peer) = tokio::join!(connecting, self.accept());
         (client.unwrap(), peer)
     }
 
+    /// Takes no more connections.
+    pub(crate) fn stop_listening(&mut self) {
+        self.listener = None;
+    }
+
     /// Takes a connection and says welcome.
-    pub async fn accept(&mut self) -> Peer {
+    pub(crate) async fn accept(&mut self) -> Peer {
         let mut peer = self.accept_silently().await;
         peer.control.say(to_client::Kind::Welcome(wire::Welcome { version: 1, node: 1, ..Default::default() })).await;
         peer
     }
 
     /// Takes a connection and hears the hello.
-    pub async fn accept_silently(&mut self) -> Peer {
-        let connection = self.listener.accept().await.unwrap();
+    pub(crate) async fn accept_silently(&mut self) -> Peer {
+        let connection = self.listener.as_mut().unwrap().accept().await.unwrap();
         let mut control = Stream::of(connection.accept().await.unwrap());
         assert!(matches!(control.hear().await.0, to_broker::Kind::Hello(_)));
         Peer { connection, control }
     }
 
     /// Lets time go by, a little at a time, until `future` is done.
-    pub async fn pass_time_until<T>(&self, future: impl Future<Output = T>) -> T {
+    pub(crate) async fn pass_time_until<T>(&self, future: impl Future<Output = T>) -> T {
         pass_time_until(&self.clock, future).await
     }
 
     /// As [`pass_time_until`](Self::pass_time_until), until a connection is made.
-    pub async fn accept_in_time(&mut self) -> Peer {
+    pub(crate) async fn accept_in_time(&mut self) -> Peer {
         let clock = self.clock.clone();
         pass_time_until(&clock, self.accept()).await
     }
 }
 
-pub async fn pass_time_until<T>(clock: &ManualClock, future: impl Future<Output = T>) -> T {
+pub(crate) async fn pass_time_until<T>(clock: &ManualClock, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     for _ in 0..10_000 {
         turns().await;
@@ -91,28 +96,28 @@ pub async fn pass_time_until<T>(clock: &ManualClock, future: impl Future<Output 
 }
 
 /// Lets every task do what it can.
-pub async fn turns() {
+pub(crate) async fn turns() {
     for _ in 0..TURNS {
         tokio::task::yield_now().await;
     }
 }
 
 /// The broker's side of a connection.
-pub struct Peer {
-    pub connection: Arc<dyn Connection>,
-    pub control: Stream,
+pub(crate) struct Peer {
+    pub(crate) connection: Arc<dyn Connection>,
+    pub(crate) control: Stream,
 }
 
 impl Peer {
     /// The next stream that the client opens, and what it begins with.
-    pub async fn stream(&self) -> (Stream, to_broker::Kind) {
+    pub(crate) async fn stream(&self) -> (Stream, to_broker::Kind) {
         let mut stream = Stream::of(self.connection.accept().await.unwrap());
         let (first, _) = stream.hear().await;
         (stream, first)
     }
 
     /// Opens a producer's stream for a topic of so many partitions.
-    pub async fn producer(&self, partitions: u32) -> Stream {
+    pub(crate) async fn producer(&self, partitions: u32) -> Stream {
         let (mut stream, first) = self.stream().await;
         assert!(matches!(&first, to_broker::Kind::OpenProducer(open) if open.topic == TOPIC), "{first:?}");
         let opened = wire::ProducerOpened { route: Some(route(partitions)) };
@@ -121,7 +126,7 @@ impl Peer {
     }
 
     /// Opens a subscription.
-    pub async fn subscription(&self) -> (Stream, wire::Subscribe) {
+    pub(crate) async fn subscription(&self) -> (Stream, wire::Subscribe) {
         let (mut stream, first) = self.stream().await;
         let to_broker::Kind::Subscribe(subscribe) = first else { panic!("{first:?}") };
         stream.say(to_client::Kind::Subscribed(subscribed())).await;
@@ -129,25 +134,25 @@ impl Peer {
     }
 
     /// The next request, with its number.
-    pub async fn request(&mut self) -> (u64, wire::request::Kind) {
+    pub(crate) async fn request(&mut self) -> (u64, wire::request::Kind) {
         match self.control.hear().await.0 {
             to_broker::Kind::Request(request) => (request.id, request.kind.unwrap()),
             other => panic!("{other:?}"),
         }
     }
 
-    pub async fn respond(&mut self, id: u64, kind: wire::response::Kind, body: Bytes) {
+    pub(crate) async fn respond(&mut self, id: u64, kind: wire::response::Kind, body: Bytes) {
         let response = to_client::Kind::Response(wire::Response { id, kind: Some(kind) });
         let frame = Frame { body, ..encode_to_client(response) };
         self.control.stream.sender.send(frame).await.unwrap();
     }
 
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.connection.close(CloseCode::NORMAL, "the broker stops");
     }
 }
 
-pub fn route(partitions: u32) -> wire::Route {
+pub(crate) fn route(partitions: u32) -> wire::Route {
     let partition = |index| wire::RoutePartition { index, node: 1, address: String::new() };
     wire::Route {
         topic: TOPIC.to_owned(),
@@ -160,31 +165,31 @@ pub fn route(partitions: u32) -> wire::Route {
     }
 }
 
-pub fn subscribed() -> wire::Subscribed {
+pub(crate) fn subscribed() -> wire::Subscribed {
     wire::Subscribed { consumer: 1, lease_millis: 30_000, message_bytes_max: 1_000, ..Default::default() }
 }
 
 /// The broker's side of a stream.
-pub struct Stream {
-    pub stream: FrameStream,
+pub(crate) struct Stream {
+    pub(crate) stream: FrameStream,
 }
 
 /// A batch that was published.
 #[derive(Debug)]
-pub struct Publish {
-    pub request: u64,
-    pub partition: u32,
-    pub batch: RecordBatch,
+pub(crate) struct Publish {
+    pub(crate) request: u64,
+    pub(crate) partition: u32,
+    pub(crate) batch: RecordBatch,
 }
 
 impl Publish {
-    pub fn bodies(&self) -> Vec<String> {
+    pub(crate) fn bodies(&self) -> Vec<String> {
         let records = self.batch.records(1 << 20).unwrap();
         records.map(|record| String::from_utf8(record.unwrap().body.to_vec()).unwrap()).collect()
     }
 
     /// Epoch and sequence.
-    pub fn sequence(&self) -> (u32, u64) {
+    pub(crate) fn sequence(&self) -> (u32, u64) {
         let sequenced = self.batch.producer().unwrap();
         (sequenced.epoch, sequenced.sequence)
     }
@@ -196,75 +201,75 @@ impl Stream {
     }
 
     /// What the client says next.
-    pub async fn hear(&mut self) -> (to_broker::Kind, Bytes) {
+    pub(crate) async fn hear(&mut self) -> (to_broker::Kind, Bytes) {
         let frame = self.stream.receiver.receive().await.unwrap().expect("the client ended the stream");
         (decode_to_broker(frame.head).unwrap(), frame.body)
     }
 
     /// What the client says next; none if it says nothing now.
-    pub async fn hear_now(&mut self) -> Option<(to_broker::Kind, Bytes)> {
+    pub(crate) async fn hear_now(&mut self) -> Option<(to_broker::Kind, Bytes)> {
         turns().await;
         self.hear().now_or_never()
     }
 
-    pub async fn say(&mut self, kind: to_client::Kind) {
+    pub(crate) async fn say(&mut self, kind: to_client::Kind) {
         self.stream.sender.send(encode_to_client(kind)).await.unwrap();
     }
 
-    pub async fn hear_publish(&mut self) -> Publish {
+    pub(crate) async fn hear_publish(&mut self) -> Publish {
         let (kind, body) = self.hear().await;
         publish(kind, body)
     }
 
-    pub async fn hear_publish_now(&mut self) -> Option<Publish> {
+    pub(crate) async fn hear_publish_now(&mut self) -> Option<Publish> {
         self.hear_now().await.map(|(kind, body)| publish(kind, body))
     }
 
-    pub async fn stored(&mut self, publish: &Publish, base_offset: u64) {
+    pub(crate) async fn stored(&mut self, publish: &Publish, base_offset: u64) {
         self.published(publish, base_offset, false).await;
     }
 
-    pub async fn published(&mut self, publish: &Publish, base_offset: u64, duplicate: bool) {
+    pub(crate) async fn published(&mut self, publish: &Publish, base_offset: u64, duplicate: bool) {
         let (request, partition, count) = (publish.request, publish.partition, publish.batch.count());
         self.say(to_client::Kind::Published(wire::Published { request, partition, base_offset, count, duplicate }))
             .await;
     }
 
-    pub async fn refuse(&mut self, publish: &Publish, code: ErrorCode) {
+    pub(crate) async fn refuse(&mut self, publish: &Publish, code: ErrorCode) {
         let error = Some(error::refusal(code, "no"));
         self.say(to_client::Kind::PublishRefused(wire::PublishRefused { request: publish.request, error })).await;
     }
 
     /// Delivers messages with these bodies, from this offset on, as the batch that they make.
-    pub async fn deliver(&mut self, base: u64, bodies: &[&str]) {
+    pub(crate) async fn deliver(&mut self, base: u64, bodies: &[&str]) {
         let leased = wire::Leased { start: base, count: bodies.len() as u32, attempt: 1, redelivered: false };
         self.deliver_leased(&stored(base, bodies), vec![leased], false).await;
     }
 
-    pub async fn deliver_leased(&mut self, batch: &RecordBatch, leased: Vec<wire::Leased>, picked: bool) {
+    pub(crate) async fn deliver_leased(&mut self, batch: &RecordBatch, leased: Vec<wire::Leased>, picked: bool) {
         self.stream.sender.send(frame::encode_delivery(0, batch, leased, picked)).await.unwrap();
     }
 
-    pub async fn hear_grant(&mut self) -> wire::Grant {
+    pub(crate) async fn hear_grant(&mut self) -> wire::Grant {
         match self.hear().await.0 {
             to_broker::Kind::Grant(grant) => grant,
             other => panic!("{other:?}"),
         }
     }
 
-    pub async fn hear_settle(&mut self) -> wire::Settle {
+    pub(crate) async fn hear_settle(&mut self) -> wire::Settle {
         match self.hear().await.0 {
             to_broker::Kind::Settle(settle) => settle,
             other => panic!("{other:?}"),
         }
     }
 
-    pub async fn settled(&mut self, request: u64, failed: Vec<wire::Unsettled>) {
+    pub(crate) async fn settled(&mut self, request: u64, failed: Vec<wire::Unsettled>) {
         self.say(to_client::Kind::Settled(wire::Settled { request, failed })).await;
     }
 
     /// Returns when the client has ended the stream.
-    pub async fn ended(&mut self) {
+    pub(crate) async fn ended(&mut self) {
         match self.stream.receiver.receive().await {
             Ok(None) => {}
             other => panic!("{other:?}"),
@@ -279,7 +284,7 @@ fn publish(kind: to_broker::Kind, body: Bytes) -> Publish {
 }
 
 /// A batch as it lies in a log.
-pub fn stored(base: u64, bodies: &[&str]) -> RecordBatch {
+pub(crate) fn stored(base: u64, bodies: &[&str]) -> RecordBatch {
     let mut builder = BatchBuilder::new(Compression::None);
     for (index, body) in bodies.iter().enumerate() {
         let record = Record {
@@ -297,11 +302,11 @@ pub fn stored(base: u64, bodies: &[&str]) -> RecordBatch {
     builder.finish(None).unwrap().stored(Offset(base), Timestamp(5))
 }
 
-pub fn message(body: &str) -> Message {
+pub(crate) fn message(body: &str) -> Message {
     Message::new(body.to_owned())
 }
 
-pub fn lease_lost(start: u64) -> wire::Unsettled {
+pub(crate) fn lease_lost(start: u64) -> wire::Unsettled {
     wire::Unsettled {
         partition: 0,
         span: Some(wire::OffsetSpan { start, count: 1 }),
@@ -309,10 +314,10 @@ pub fn lease_lost(start: u64) -> wire::Unsettled {
     }
 }
 
-pub fn spans(spans: &[(u64, u32)]) -> Vec<wire::OffsetSpan> {
+pub(crate) fn spans(spans: &[(u64, u32)]) -> Vec<wire::OffsetSpan> {
     spans.iter().map(|(start, count)| wire::OffsetSpan { start: *start, count: *count }).collect()
 }
 
-pub fn refused(result: Result<Client, ConnectError>) -> ConnectError {
+pub(crate) fn refused(result: Result<Client, ConnectError>) -> ConnectError {
     result.err().expect("it was to fail")
 }
