@@ -162,15 +162,9 @@ impl GroupState {
         let mut reached = to;
         'gaps: for (start, end) in free {
             let mut at = start;
-            // Pairs of what is excluded and the range let through behind it.
-            let whole = [start..end];
-            let masked: Vec<std::ops::Range<u64>>;
-            let through: &[std::ops::Range<u64>] = match batch.matching {
-                None => &whole,
-                Some(mask) => {
-                    masked = mask.within(start - base, end - base).map(|r| base + r.start..base + r.end).collect();
-                    &masked
-                }
+            let through: Vec<std::ops::Range<u64>> = match batch.matching {
+                None => std::iter::once(start..end).collect(),
+                Some(mask) => mask.within(start - base, end - base).map(|r| base + r.start..base + r.end).collect(),
             };
             for range in through {
                 self.mark_done(at, range.start);

@@ -244,7 +244,7 @@ fn a_group_that_fails_faster_than_its_failures_are_written_waits_for_a_flush() {
 fn a_message_is_dead_after_its_last_attempt_and_buried_exactly_once() {
     let mut rig = Rig::new(RULES, 3, 3);
     for attempt in 1..=3 {
-        assert_eq!(rig.offsets(ALICE, 5).contains(&1), true);
+        assert!(rig.offsets(ALICE, 5).contains(&1));
         rig.nack(ALICE, 1, &format!("no {attempt}")).unwrap();
         rig.flush();
         rig.pass(Duration::from_secs(10));
