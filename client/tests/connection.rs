@@ -1,4 +1,5 @@
 //! Connecting, asking, and losing the connection.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Receiving, against a broker that the test plays.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

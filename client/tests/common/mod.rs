@@ -1,6 +1,7 @@
 //! A broker that does nothing by itself: each test says what it hears and what it answers.
 
 #![allow(dead_code, reason = "each test file uses its share")]
+#![allow(clippy::unwrap_used, reason = "only tests come here")]
 
 use std::future::Future;
 use std::pin::pin;
@@ -319,5 +320,5 @@ pub(crate) fn spans(spans: &[(u64, u32)]) -> Vec<wire::OffsetSpan> {
 }
 
 pub(crate) fn refused(result: Result<Client, ConnectError>) -> ConnectError {
-    result.err().expect("it was to fail")
+    result.expect_err("it was to fail")
 }

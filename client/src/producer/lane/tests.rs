@@ -75,8 +75,8 @@ impl Bench {
 
     /// What became of a batch, if that is known.
     fn outcome(&self, number: usize) -> Option<Result<Placed, SendError>> {
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        match self.outcomes[number].poll(0, &mut context) {
+        let context = std::task::Context::from_waker(std::task::Waker::noop());
+        match self.outcomes[number].poll(0, &context) {
             std::task::Poll::Ready(outcome) => Some(outcome),
             std::task::Poll::Pending => None,
         }
