@@ -83,7 +83,7 @@ pub(crate) fn run(engine: &Engine) {
 pub(crate) fn look(engine: &Engine) -> io::Result<()> {
     let space = engine.disk.space()?;
     let floor = FLOOR_BYTES.min(space.total / FLOOR_SHARE);
-    let mut reserve = reserve_whole(engine)?;
+    let mut reserve = reserve_whole(engine, reserve_bytes(engine, space))?;
     if reserve && space.free < floor {
         give_up_reserve(engine)?;
         reserve = false;
@@ -118,12 +118,17 @@ fn reserve_bytes(engine: &Engine, space: Space) -> u64 {
     engine.config.disk_reserve.min(space.total / RESERVE_SHARE)
 }
 
-fn reserve_whole(engine: &Engine) -> io::Result<bool> {
-    match engine.disk.open(RESERVE_NAME) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+fn reserve_whole(engine: &Engine, bytes: u64) -> io::Result<bool> {
+    let found = match engine.disk.open(RESERVE_NAME) {
+        Ok(file) => file.len()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    if found < bytes {
+        // Made by halves, or for other settings: it is made anew.
+        engine.disk.delete(RESERVE_NAME)?;
     }
+    Ok(found >= bytes)
 }
 
 fn make_reserve(engine: &Engine, bytes: u64) -> io::Result<bool> {

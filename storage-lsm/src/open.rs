@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,7 +16,7 @@ use crate::applier::{Applier, ApplyError};
 use crate::committer::{Committer, create_file};
 use crate::config::LsmConfig;
 use crate::disk::{Disk, DiskFile};
-use crate::engine::{Engine, Opened, segment_bytes};
+use crate::engine::{Ending, Engine, Opened, segment_bytes};
 use crate::format::PAGE_BYTES;
 use crate::format::payload::Frame;
 use crate::format::segment::{FIRST_GROUP, FileKind, Seal, SegmentHeader, file_kind, segment_name};
@@ -220,8 +221,10 @@ pub(crate) fn open(
     applier.belongs_to(store);
     check_store(&folder, store, fresh)?;
 
+    let last = folder.segments.last().map(|last| last.header.generation);
     let (replayed, last_sequences) = replay(&folder.segments, &mut applier, |applier, at, sequence| {
-        if applier.pending_rows() >= REPLAY_ROWS_MAX {
+        // The end of the last segment may not be synced yet, and the index must never be ahead of what is.
+        if applier.pending_rows() >= REPLAY_ROWS_MAX && Some(at.0) != last {
             applier.commit(at, sequence)?;
         }
         Ok(())
@@ -337,14 +340,24 @@ fn start(engine: &Arc<Engine>, committer: Committer, indexer: Indexer) -> io::Re
     let spawn =
         |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(format!("lsm-{name}")).spawn(run);
     let kept = engine.clone();
+    let guarded = |name: &'static str, run: Box<dyn FnOnce() + Send>| -> Box<dyn FnOnce() + Send> {
+        let engine = engine.clone();
+        Box::new(move || {
+            // Nobody would ever be answered again by a thread that is gone.
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                engine.poison(&format!("the {name} has panicked"));
+                engine.backlog.end(Ending::Abandon);
+            }
+        })
+    };
     let threads = [
-        spawn("committer", Box::new(move || committer.run())),
-        spawn("indexer", Box::new(move || indexer.run())),
-        spawn("keeper", Box::new(move || crate::keeper::run_owned(kept))),
+        spawn("committer", guarded("committer", Box::new(move || committer.run()))),
+        spawn("indexer", guarded("indexer", Box::new(move || indexer.run()))),
+        spawn("keeper", guarded("keeper", Box::new(move || crate::keeper::run_owned(kept)))),
     ];
     let mut started = Vec::new();
     for thread in threads {
-        started.push(thread.inspect_err(|_| engine.end(crate::engine::Ending::Abandon))?);
+        started.push(thread.inspect_err(|_| engine.end(Ending::Abandon))?);
     }
     engine.spare_wanted.store(false, Ordering::Relaxed);
     Ok(started)

@@ -80,8 +80,7 @@ impl Reader {
             match &entry.batch {
                 Some(batch) => batches.push(StoredBatch { batch: batch.clone(), place: entry.row.place }),
                 // Appended by reference: it has to be fetched.
-                None if batches.is_empty() => return Ok(None),
-                None => break,
+                None => return Ok(None),
             }
         }
         Ok(Some(batches))
