@@ -45,7 +45,6 @@ mod steer;
 mod types;
 mod waiting;
 
-pub(crate) use flush::Flush;
 pub(crate) use keys::{
     dead_letter_key, dead_letter_offset, dead_letters_range, failures_range, group_range, redriven_key, state_ranges,
 };
@@ -156,10 +155,6 @@ impl GroupState {
             reach: Reach::default(),
             unflushed: Unflushed::default(),
         }
-    }
-
-    pub(crate) const fn name(&self) -> &GroupName {
-        &self.name
     }
 
     pub(crate) const fn rules(&self) -> &Rules {

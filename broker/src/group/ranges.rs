@@ -16,11 +16,6 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
-    /// How many ranges there are.
-    pub(super) fn ranges(&self) -> usize {
-        self.ranges.len()
-    }
-
     pub(super) fn clear(&mut self) {
         self.ranges.clear();
     }

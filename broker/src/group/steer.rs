@@ -35,10 +35,6 @@ impl GroupState {
         self.unflushed.restart();
     }
 
-    pub(crate) const fn paused(&self) -> bool {
-        self.paused
-    }
-
     /// While paused the group is offered nothing; what is leased may be settled.
     pub(crate) fn pause(&mut self, paused: bool) {
         self.unflushed.cursor |= self.paused != paused;

@@ -18,6 +18,14 @@ use crate::group::Moves;
 /// reserve when the storage is full.
 const PROGRESS_BYTES_MAX: usize = 128 << 10;
 
+/// A group whose progress is in a change.
+struct Flushed {
+    group: GroupName,
+    waiters: Vec<DurableWaiter>,
+    /// Whether all of its progress is.
+    complete: bool,
+}
+
 impl Task {
     /// Whether there is progress to write.
     pub(super) fn anything_to_flush(&self) -> bool {
@@ -31,15 +39,22 @@ impl Task {
         if self.progress_pending > 0 {
             return;
         }
-        let (end, now) = (self.durable_end(), self.now());
-        let urgent = |slot: &Slot| !slot.moving && (!slot.waiters.is_empty() || slot.state.must_flush(end));
-        let due = self.flush_at.is_some_and(|at| at <= now.monotonic);
-        if due || self.groups.values().any(urgent) || !self.after_flush.is_empty() || self.dedup_is_behind() {
+        let due = self.flush_at.is_some_and(|at| at <= self.node.clock.monotonic());
+        if due || self.flush_is_urgent() {
             let with_dedup = self.dedup_is_behind() || self.trim.is_some();
             self.flush(with_dedup).await;
         } else if self.flush_at.is_none() && self.groups.values().any(|slot| slot.state.is_dirty()) {
             self.flush_at = Some(self.next_flush());
         }
+    }
+
+    /// Whether somebody waits for progress to be written.
+    pub(super) fn flush_is_urgent(&self) -> bool {
+        let end = self.durable_end();
+        let urgent = |slot: &Slot| !slot.moving && (!slot.waiters.is_empty() || slot.state.must_flush(end));
+        let waiting = |(group, _): &(GroupName, _)| self.groups.get(group).is_none_or(|slot| !slot.moving);
+        !self.flush_refused
+            && (self.groups.values().any(urgent) || self.after_flush.iter().any(waiting) || self.dedup_is_behind())
     }
 
     fn next_flush(&self) -> Monotonic {
@@ -49,14 +64,15 @@ impl Task {
     /// Writes as much progress as one change takes. Says whether the change was taken.
     pub(super) async fn flush(&mut self, with_dedup: bool) -> bool {
         let (now, end) = (self.now(), self.durable_end());
+        self.flush_refused = false;
         // Else something settled may be on its way in an earlier commit, and nobody is to hear before that is durable.
         let alone = self.progress_pending == 0;
         let mut change = self.change();
         let mut pending = Pending { progress: true, ..Pending::default() };
         let mut room = PROGRESS_BYTES_MAX;
-        let mut flushed: Vec<(GroupName, Vec<DurableWaiter>)> = Vec::new();
+        let mut flushed: Vec<Flushed> = Vec::new();
         for (group, slot) in &mut self.groups {
-            if slot.moving || room == 0 || !(slot.state.is_dirty() || !slot.waiters.is_empty()) {
+            if slot.moving || room == 0 || (!slot.state.is_dirty() && slot.waiters.is_empty()) {
                 continue;
             }
             let rows = slot.state.flush(room, Moves::default(), now);
@@ -65,7 +81,7 @@ impl Task {
             change.deletes.extend(rows.deletes);
             pending.horizons.push((group.clone(), slot.generation, rows.horizon));
             let waiters = if rows.complete && alone { std::mem::take(&mut slot.waiters) } else { Vec::new() };
-            flushed.push((group.clone(), waiters));
+            flushed.push(Flushed { group: group.clone(), waiters, complete: rows.complete });
         }
         let mut dedup_rows = None;
         if with_dedup && (self.dedup.is_dirty() || self.trim.is_some()) {
@@ -81,16 +97,16 @@ impl Task {
         if change.is_empty() {
             self.flush_at = None;
             self.taken(&flushed);
-            tell(
-                flushed.into_iter().flat_map(|(_, waiters)| waiters).map(settled).chain(told.into_iter().map(replied)),
-            );
+            tell(flushed.into_iter().flat_map(|flushed| flushed.waiters).map(settled));
+            tell(told.into_iter().map(replied));
             return true;
         }
         match self.commit(change, pending).await {
             Ok(()) => {
                 self.taken(&flushed);
+                self.flush_refused = false;
                 if let Some(pending) = self.pending.back_mut() {
-                    pending.afterwards.extend(flushed.into_iter().flat_map(|(_, waiters)| waiters).map(settled));
+                    pending.afterwards.extend(flushed.into_iter().flat_map(|flushed| flushed.waiters).map(settled));
                     pending.afterwards.extend(told.into_iter().map(replied));
                 }
                 if dedup_rows.is_some() {
@@ -104,7 +120,7 @@ impl Task {
                 true
             }
             Err((error, _)) => {
-                for (group, waiters) in flushed {
+                for Flushed { group, waiters, .. } in flushed {
                     if let Some(slot) = self.groups.get_mut(&group) {
                         slot.state.refused();
                         slot.waiters.extend(waiters);
@@ -118,6 +134,7 @@ impl Task {
                     replied(reply).failed(&refused_by_storage(&error));
                 }
                 self.flush_at = Some(self.next_flush());
+                self.flush_refused = true;
                 tracing::warn!(topic = %self.topic, partition = %self.partition.index, %error, "progress was not written");
                 false
             }
@@ -125,8 +142,8 @@ impl Task {
     }
 
     /// The storage has taken what these groups had to write.
-    fn taken(&mut self, flushed: &[(GroupName, Vec<DurableWaiter>)]) {
-        for (group, _) in flushed {
+    fn taken(&mut self, flushed: &[Flushed]) {
+        for Flushed { group, .. } in flushed {
             if let Some(slot) = self.groups.get_mut(group) {
                 slot.state.flushed();
             }
@@ -134,12 +151,12 @@ impl Task {
     }
 
     /// Those of [`Task::after_flush`] whose group is flushed completely, or has nothing to write.
-    fn whom_to_tell(&mut self, flushed: &[(GroupName, Vec<DurableWaiter>)]) -> Vec<super::command::Reply<()>> {
+    fn whom_to_tell(&mut self, flushed: &[Flushed]) -> Vec<super::command::Reply<()>> {
         let mut told = Vec::new();
         let groups = &self.groups;
         let mut kept = Vec::new();
         for (group, reply) in self.after_flush.drain(..) {
-            let now = flushed.iter().any(|(name, _)| *name == group);
+            let now = flushed.iter().any(|flushed| flushed.complete && flushed.group == group);
             if now || groups.get(&group).is_none_or(|slot| !slot.moving && !slot.state.is_dirty()) {
                 told.push(reply);
             } else {

@@ -159,6 +159,10 @@ impl Task {
     }
 
     async fn add_group(&mut self, order: GroupOrder, at: Offset, reply: Reply<()>) {
+        if let Some(error) = &self.failed {
+            let _ = reply.send(Err(error.clone()));
+            return;
+        }
         if self.groups.contains_key(&order.name) {
             let _ = reply.send(Ok(()));
             return;

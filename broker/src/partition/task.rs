@@ -140,6 +140,8 @@ pub(super) struct Task {
     pub(super) purges: Vec<(GroupName, u64, Reply<u64>)>,
     /// When progress is to be written at the latest.
     pub(super) flush_at: Option<Monotonic>,
+    /// The storage has refused progress: it is offered again at `flush_at` and not before.
+    pub(super) flush_refused: bool,
     pub(super) jobs: JoinSet<Done>,
     /// Whether ages are being looked up for retention.
     pub(super) aging: bool,
@@ -181,6 +183,7 @@ impl Task {
             after_flush: Vec::new(),
             purges: Vec::new(),
             flush_at: None,
+            flush_refused: false,
             jobs: JoinSet::new(),
             aging: false,
             trim: None,
@@ -303,6 +306,9 @@ impl Task {
         self.purge().await;
         self.flush_if_due().await;
         self.serve_groups();
+        // Serving may have used up a horizon: the flush that raises it is the next turn's, and nothing else may come
+        // to start that.
+        self.again |= self.progress_pending == 0 && self.flush_is_urgent();
     }
 
     /// Something outside has changed: credit was granted, room was made, or a consumer has left.
@@ -360,6 +366,8 @@ impl Task {
             }
         }
         if grown {
+            // A storage in memory may have dropped its oldest to make room: its bound holds for the tail as well.
+            self.tail.drop_below(self.log_bounds().start);
             for slot in self.groups.values_mut() {
                 slot.ready |= !slot.consumers.is_empty();
             }
@@ -376,7 +384,10 @@ impl Task {
         change: Change,
         mut pending: Pending,
     ) -> Result<(), (StorageError, Box<Pending>)> {
-        let Some(log) = &mut self.log else { return Err((StorageError::Closed, Box::new(pending))) };
+        // After a failure nothing more is written, whatever the storage would say.
+        let Some(log) = self.log.as_mut().filter(|_| self.failed.is_none()) else {
+            return Err((StorageError::Closed, Box::new(pending)));
+        };
         match log.writer.commit(change).await {
             Ok(commit) => {
                 pending.end = log.writer.end();
@@ -493,7 +504,7 @@ impl Task {
 
     /// What is looked at every now and then.
     fn take_care(&mut self) {
-        if self.care_rounds % RETENTION_ROUNDS == 0 && self.failed.is_none() && !self.aging {
+        if self.care_rounds.is_multiple_of(RETENTION_ROUNDS) && self.failed.is_none() && !self.aging {
             self.aging = true;
             self.dedup.expire(self.node.clock.now());
             self.spawn_ages();

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use stentor_core::storage::Key;
 use stentor_core::{GroupName, Monotonic, Offset, OffsetRange, Timestamp};
 
+use super::flush::Flush;
 use super::*;
 use crate::filter::Mask;
 
