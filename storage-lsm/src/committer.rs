@@ -10,6 +10,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use stentor_core::storage::StorageError;
@@ -21,6 +22,7 @@ use crate::format::payload::Part;
 use crate::format::segment::{FIRST_GROUP, Seal, SegmentHeader, spare_name};
 use crate::format::{PAGE_BYTES, page_end};
 use crate::journal::segments::{Segment, Spare, begin_segment};
+use crate::keeper::{FULL, floor, give_up_reserve};
 use crate::partition::Location;
 use crate::room::Level;
 
@@ -29,6 +31,10 @@ const COPY_BYTES_MAX: usize = 4 << 10;
 
 /// How much a change that does not ask for a sync may lie unsynced, and so unindexed, behind another.
 const UNSYNCED_BYTES_MAX: u64 = 8 << 20;
+
+/// How often the committer looks for room when there is none and the reserve is used up, and how long it waits between.
+const ROOM_LOOKS_MAX: u32 = 250;
+const ROOM_LOOK: Duration = Duration::from_millis(20);
 
 /// A segment that is made when the disk is full, for bookkeeping.
 const EMERGENCY_SEGMENT_BYTES: u64 = 4 << 20;
@@ -255,23 +261,29 @@ impl Committer {
     /// the reserve is given up if it must be.
     fn next_file(&self, bytes: u64) -> io::Result<(Arc<dyn DiskFile>, String, u64)> {
         let engine = &self.engine;
-        if let Some(Spare { generation, bytes }) = engine.segments.take_spare(bytes) {
-            let name = spare_name(generation);
-            return Ok((engine.disk.open(&name)?, name, bytes));
-        }
         let small = page_end(bytes.max(EMERGENCY_SEGMENT_BYTES)).min(engine.segment_bytes.max(page_end(bytes)));
-        let level = engine.queue.state().room.level;
-        let sizes = if level == Level::Plenty { vec![engine.segment_bytes, small] } else { vec![small] };
-        for capacity in sizes {
-            match create_file(engine, capacity) {
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                    tracing::warn!(capacity, "no room for a segment");
+        for _ in 0..ROOM_LOOKS_MAX {
+            if let Some(Spare { generation, bytes }) = engine.segments.take_spare(bytes) {
+                let name = spare_name(generation);
+                return Ok((engine.disk.open(&name)?, name, bytes));
+            }
+            let plenty = engine.queue.state().room.level == Level::Plenty;
+            let capacity = if plenty { engine.segment_bytes.max(page_end(bytes)) } else { small };
+            let space = engine.disk.space()?;
+            // The index must never meet the end of the disk.
+            if space.free >= capacity + floor(space) {
+                match create_file(engine, capacity) {
+                    Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+                    other => return other,
                 }
-                other => return other,
+            }
+            tracing::warn!(capacity, free = space.free, "no room for a segment");
+            if !give_up_reserve(engine)? {
+                // The index lets go of segments that held nothing but bookkeeping, once it has flushed.
+                engine.backlog.wait_briefly(ROOM_LOOK);
             }
         }
-        crate::keeper::give_up_reserve(engine)?;
-        create_file(engine, small)
+        Err(io::ErrorKind::StorageFull.into())
     }
 
     /// Tells admission what is left, and that `written` bytes of what it admitted are done.
@@ -304,7 +316,7 @@ pub(crate) fn create_file(engine: &Engine, capacity: u64) -> io::Result<(Arc<dyn
 
 fn explain(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::StorageFull {
-        "the disk is full, and so is the reserve: make room and start again".to_owned()
+        FULL.to_owned()
     } else {
         format!("writing the journal failed: {error}")
     }

@@ -270,6 +270,14 @@ impl Backlog {
         self.changed.notify_all();
     }
 
+    /// Waits for something to change, but not longer than this.
+    pub(crate) fn wait_briefly(&self, at_most: Duration) {
+        let state = self.state();
+        if state.ending.is_none() {
+            let _ = self.changed.wait_timeout(state, at_most);
+        }
+    }
+
     /// Nothing will be indexed any more.
     fn fail(&self) {
         self.state().failed = true;

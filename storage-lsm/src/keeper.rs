@@ -15,6 +15,9 @@ use crate::format::segment::RESERVE_NAME;
 use crate::journal::segments::Spare;
 use crate::room::{Level, Limits, level};
 
+/// What is said when even the reserve is used up.
+pub(crate) const FULL: &str = "the disk is full, and so is the reserve: make room and start again";
+
 /// How often the room is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -67,10 +70,20 @@ impl Bell {
     }
 }
 
+/// For so many looks in a row there may be less than the floor, and no reserve: the index may be about to let go of
+/// segments.
+const LOW_LOOKS_MAX: u32 = 50;
+
+/// What is always left to the index.
+pub(crate) fn floor(space: Space) -> u64 {
+    FLOOR_BYTES.min(space.total / FLOOR_SHARE)
+}
+
 /// Watches until the store ends.
 pub(crate) fn run(engine: &Engine) {
+    let mut low_looks = 0;
     loop {
-        if let Err(error) = look(engine) {
+        if let Err(error) = look(engine, &mut low_looks) {
             tracing::warn!(%error, "the room on the disk cannot be looked after");
         }
         if !engine.keeper.wait() {
@@ -80,15 +93,16 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 /// Looks at the room once, and does what follows.
-pub(crate) fn look(engine: &Engine) -> io::Result<()> {
+pub(crate) fn look(engine: &Engine, low_looks: &mut u32) -> io::Result<()> {
     let space = engine.disk.space()?;
-    let floor = FLOOR_BYTES.min(space.total / FLOOR_SHARE);
+    let low = space.free < floor(space);
     let mut reserve = reserve_whole(engine, reserve_bytes(engine, space))?;
-    if reserve && space.free < floor {
+    *low_looks = if low && !reserve { *low_looks + 1 } else { 0 };
+    if reserve && low {
         give_up_reserve(engine)?;
         reserve = false;
-    } else if !reserve && space.free < floor {
-        engine.poison("the disk is full, and so is the reserve: make room and start again");
+    } else if *low_looks > LOW_LOOKS_MAX {
+        engine.poison(FULL);
     } else if !reserve && below_watermark(engine, space, reserve_bytes(engine, space)) {
         reserve = make_reserve(engine, reserve_bytes(engine, space))?;
     }
@@ -143,15 +157,16 @@ fn make_reserve(engine: &Engine, bytes: u64) -> io::Result<bool> {
     }
 }
 
-/// Gives the reserve up, for bookkeeping. The keeper makes it anew when there is room, and publishing waits for that.
-pub(crate) fn give_up_reserve(engine: &Engine) -> io::Result<()> {
+/// Gives the reserve up, for bookkeeping; false if there is none. The keeper makes it anew when there is room, and
+/// publishing waits for that.
+pub(crate) fn give_up_reserve(engine: &Engine) -> io::Result<bool> {
     engine.queue.state().room.level = Level::Full;
     match engine.disk.delete(RESERVE_NAME) {
         Ok(()) => {
             tracing::warn!("the disk is full: the reserve is given up");
-            Ok(())
+            Ok(true)
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -269,7 +269,7 @@ pub(crate) fn open(
         next_sequence: replayed.next_sequence,
     }));
     let segment = begin(&engine, &replayed).map_err(failed)?;
-    crate::keeper::look(&engine).map_err(failed)?;
+    crate::keeper::look(&engine, &mut 0).map_err(failed)?;
     let committer = Committer::new(engine.clone(), segment, replayed.next_sequence);
     let indexer = Indexer::new(engine.clone(), index, applier);
     let threads = start(&engine, committer, indexer).map_err(failed)?;
@@ -314,7 +314,7 @@ fn begin(engine: &Arc<Engine>, replayed: &Replayed) -> io::Result<Arc<Segment>> 
             let name = crate::format::segment::spare_name(generation);
             (engine.disk.open(&name)?, name, bytes)
         }
-        None => match create_file(engine, engine.segment_bytes) {
+        None => match create_file(engine, room_for_first(engine)?) {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                 crate::keeper::give_up_reserve(engine)?;
                 create_file(engine, engine.segment_bytes.min(SMALL_SEGMENT_BYTES))?
@@ -331,6 +331,13 @@ fn begin(engine: &Arc<Engine>, replayed: &Replayed) -> io::Result<Arc<Segment>> 
     let segment = begin_segment(&*engine.disk, file, &name, &header, capacity)?;
     engine.segments.insert(segment.clone(), None, 0);
     Ok(segment)
+}
+
+/// A whole segment, unless that would leave the index without room.
+fn room_for_first(engine: &Engine) -> io::Result<u64> {
+    let space = engine.disk.space()?;
+    let whole = space.free >= engine.segment_bytes + crate::keeper::floor(space);
+    Ok(if whole { engine.segment_bytes } else { engine.segment_bytes.min(SMALL_SEGMENT_BYTES) })
 }
 
 /// What is enough to open on a full disk.
