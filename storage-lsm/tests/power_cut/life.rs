@@ -32,7 +32,7 @@ fn durability(partition: PartitionId) -> Durability {
     if partition.0 == PARTITIONS { Durability::Buffered } else { Durability::Synced }
 }
 
-pub type Model = BTreeMap<PartitionId, Partition>;
+pub(crate) type Model = BTreeMap<PartitionId, Partition>;
 
 /// Whether the error means nothing but that the power is off.
 fn is_power(error: &StorageError) -> bool {
@@ -46,7 +46,7 @@ fn is_power(error: &StorageError) -> bool {
 }
 
 /// Reads all that a partition holds.
-pub async fn read(reader: &dyn PartitionReader) -> Result<State, StorageError> {
+pub(crate) async fn read(reader: &dyn PartitionReader) -> Result<State, StorageError> {
     let bounds = reader.bounds();
     let mut state = State { bounds, ..State::default() };
     let mut from = bounds.start;
@@ -64,7 +64,7 @@ pub async fn read(reader: &dyn PartitionReader) -> Result<State, StorageError> {
 }
 
 /// Opens every partition and checks that what is there may be there. `Ok(None)` when the power went off meanwhile.
-pub async fn wake(
+pub(crate) async fn wake(
     storage: &Arc<dyn Storage>,
     model: &mut Model,
     power_is_off: impl Fn() -> bool,
@@ -90,7 +90,7 @@ pub async fn wake(
 }
 
 /// Commits at random until the power goes off or enough was done; keeps the model's books.
-pub async fn work(
+pub(crate) async fn work(
     opened: &mut BTreeMap<PartitionId, OpenPartition>,
     model: &mut Model,
     rng: &mut Rng,

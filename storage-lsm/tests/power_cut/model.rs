@@ -8,30 +8,30 @@ use stentor_core::{Offset, OffsetRange, RecordBatch};
 
 /// A partition as it stands after some change.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct State {
-    pub bounds: OffsetRange,
+pub(crate) struct State {
+    pub(crate) bounds: OffsetRange,
     /// Every batch of which something is left.
-    pub log: Vec<RecordBatch>,
-    pub rows: BTreeMap<Key, Bytes>,
+    pub(crate) log: Vec<RecordBatch>,
+    pub(crate) rows: BTreeMap<Key, Bytes>,
 }
 
 /// A change in the terms of the model: what is appended by reference is a batch as well.
 #[derive(Clone, Debug)]
-pub struct ModelChange {
-    pub appends: Vec<RecordBatch>,
-    pub puts: Vec<(Key, Bytes)>,
-    pub deletes: Vec<KeyRange>,
-    pub trim: Option<Offset>,
+pub(crate) struct ModelChange {
+    pub(crate) appends: Vec<RecordBatch>,
+    pub(crate) puts: Vec<(Key, Bytes)>,
+    pub(crate) deletes: Vec<KeyRange>,
+    pub(crate) trim: Option<Offset>,
 }
 
 impl ModelChange {
-    pub fn new(change: &Change, appends: Vec<RecordBatch>) -> Self {
+    pub(crate) fn new(change: &Change, appends: Vec<RecordBatch>) -> Self {
         Self { appends, puts: change.puts.clone(), deletes: change.deletes.clone(), trim: change.trim }
     }
 }
 
 impl State {
-    pub fn apply(&mut self, change: &ModelChange) {
+    pub(crate) fn apply(&mut self, change: &ModelChange) {
         self.rows.retain(|key, _| !change.deletes.iter().any(|range| range.contains(key)));
         self.rows.extend(change.puts.iter().cloned());
         for batch in &change.appends {
@@ -49,15 +49,15 @@ impl State {
 /// A partition over one life of the engine: where it began, what was committed since in order, and how much of that was
 /// acknowledged.
 #[derive(Clone, Debug, Default)]
-pub struct Partition {
-    pub began: State,
-    pub changes: Vec<ModelChange>,
-    pub acknowledged: usize,
+pub(crate) struct Partition {
+    pub(crate) began: State,
+    pub(crate) changes: Vec<ModelChange>,
+    pub(crate) acknowledged: usize,
 }
 
 impl Partition {
     /// The state after all that was committed.
-    pub fn latest(&self) -> State {
+    pub(crate) fn latest(&self) -> State {
         let mut state = self.began.clone();
         self.changes.iter().for_each(|change| state.apply(change));
         state
@@ -65,7 +65,7 @@ impl Partition {
 
     /// Whether `found` is what a power cut may leave: all that was acknowledged, and perhaps more, but without holes.
     /// The partition then goes on from there.
-    pub fn settle(&mut self, found: &State) -> Result<(), String> {
+    pub(crate) fn settle(&mut self, found: &State) -> Result<(), String> {
         let mut state = self.began.clone();
         let mut closest = None;
         for taken in 0..=self.changes.len() {
