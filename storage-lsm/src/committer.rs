@@ -15,8 +15,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use stentor_core::storage::StorageError;
 
+use crate::backlog::{SyncedChange, SyncedGroup};
 use crate::disk::DiskFile;
-use crate::engine::{Ending, Engine, GROUP_BYTES_MAX, Job, SyncedChange, SyncedGroup, Work};
+use crate::engine::Engine;
 use crate::format::group::{FrameHeader, FrameKind, GROUP_HEADER_BYTES, GroupHeader};
 use crate::format::payload::Part;
 use crate::format::segment::{FIRST_GROUP, Seal, SegmentHeader, spare_name};
@@ -24,6 +25,7 @@ use crate::format::{PAGE_BYTES, page_end};
 use crate::journal::segments::{Segment, Spare, begin_segment};
 use crate::keeper::{FULL, floor, give_up_reserve};
 use crate::partition::Location;
+use crate::queue::{Ending, GROUP_BYTES_MAX, Job, Work};
 use crate::room::Level;
 
 /// Chunks below this are copied next to their neighbours: a slice of a vectored write costs more than such a copy.

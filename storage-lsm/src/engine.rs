@@ -5,292 +5,26 @@
 //! queue. All others are leaves.
 //! No lock is held across I/O but where its field says so.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use stentor_core::storage::{CommitReceipt, Leadership, PendingCommit, StorageError};
+use stentor_core::storage::{Leadership, PendingCommit, StorageError};
 use stentor_core::{Epoch, Offset, OffsetRange, PartitionId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::backlog::Backlog;
 use crate::config::LsmConfig;
 use crate::disk::{Disk, DiskLock};
 use crate::format::PAGE_BYTES;
 use crate::format::group::{FRAME_HEADER_BYTES, GROUP_HEADER_BYTES};
-use crate::format::payload::{Encoded, Frame};
+use crate::format::payload::Encoded;
 use crate::format::segment::FIRST_GROUP;
 use crate::index::Index;
-use crate::journal::segments::{Segment, Segments};
-use crate::partition::{Location, Partition, PartitionState};
-use crate::room::Room;
+use crate::journal::segments::Segments;
+use crate::partition::{Partition, PartitionState};
+use crate::queue::{Ending, Job, PERMIT_BYTES, QUEUE_BYTES_MAX, Queue, Request, frame_bytes};
 use crate::snapshot::Snapshot;
-
-/// What may wait for the committer or be with it, over all partitions. Writers wait for room here.
-const QUEUE_BYTES_MAX: usize = 64 << 20;
-
-/// The unit of the queue's permits; a change takes at least one, which bounds their number too.
-const PERMIT_BYTES: usize = 1 << 10;
-
-/// The most that one group gathers, unless one change alone is larger.
-pub(crate) const GROUP_BYTES_MAX: u64 = 8 << 20;
-
-/// What may wait for the indexer. The committer waits beyond that: this much of the tail is in memory.
-const BACKLOG_BYTES_MAX: u64 = 64 << 20;
-
-/// A change on its way to the journal.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) partition: Arc<Partition>,
-    pub(crate) sequence: u64,
-    pub(crate) encoded: Encoded,
-    /// Whether the receipt waits for a sync.
-    pub(crate) synced: bool,
-    /// What of it counts as new data.
-    pub(crate) room: u64,
-    pub(crate) receipt: CommitReceipt,
-    /// Segments that it refers to; held until the index knows.
-    pub(crate) pins: Vec<Arc<Segment>>,
-    #[expect(dead_code, reason = "makes room in the queue when it is dropped")]
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
-}
-
-impl Job {
-    /// What it takes in a group.
-    pub(crate) fn bytes(&self) -> u64 {
-        frame_bytes(&self.encoded)
-    }
-}
-
-/// What a payload takes in a group.
-fn frame_bytes(encoded: &Encoded) -> u64 {
-    FRAME_HEADER_BYTES as u64 + encoded.length
-}
-
-/// What a writer asks for.
-pub(crate) struct Request {
-    pub(crate) encoded: Encoded,
-    /// The offsets of what is appended.
-    pub(crate) offsets: OffsetRange,
-    pub(crate) synced: bool,
-    pub(crate) needs_room: bool,
-    pub(crate) pins: Vec<Arc<Segment>>,
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
-}
-
-/// What the committer finds when it looks for work.
-pub(crate) enum Work {
-    Jobs(Vec<Job>),
-    /// There was none for as long as it was willing to wait.
-    Idle,
-    End(Ending),
-}
-
-/// How the store ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// What was taken is made durable first.
-    Close,
-    /// At once, as if the process had been killed.
-    Abandon,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    state: Mutex<QueueState>,
-    filled: Condvar,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct QueueState {
-    jobs: VecDeque<Job>,
-    next_sequence: u64,
-    ending: Option<Ending>,
-    /// Why nothing can be written any more.
-    poisoned: Option<String>,
-    pub(crate) room: Room,
-}
-
-impl Queue {
-    pub(crate) fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for jobs, at most `bytes_max` of them together unless the first alone is larger; with `idle` no longer than
-    /// that.
-    pub(crate) fn take(&self, bytes_max: u64, idle: Option<Duration>) -> Work {
-        let mut state = self.state();
-        loop {
-            if state.ending == Some(Ending::Abandon) {
-                return Work::End(Ending::Abandon);
-            }
-            let mut bytes = 0;
-            let mut taken = Vec::new();
-            while let Some(job) = state.jobs.front() {
-                bytes += job.bytes();
-                if bytes > bytes_max && !taken.is_empty() {
-                    break;
-                }
-                taken.extend(state.jobs.pop_front());
-            }
-            if !taken.is_empty() {
-                return Work::Jobs(taken);
-            }
-            if let Some(ending) = state.ending {
-                return Work::End(ending);
-            }
-            state = match idle {
-                Some(idle) if state.poisoned.is_none() => {
-                    let (state, waited) = self.filled.wait_timeout(state, idle).unwrap_or_else(PoisonError::into_inner);
-                    if waited.timed_out() && state.jobs.is_empty() && state.ending.is_none() {
-                        return Work::Idle;
-                    }
-                    state
-                }
-                _ => self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
-        }
-    }
-}
-
-/// A group that is synced, on its way to the index.
-#[derive(Debug)]
-pub(crate) struct SyncedGroup {
-    pub(crate) segment: u64,
-    /// Where the next group begins.
-    pub(crate) end: u64,
-    pub(crate) last_sequence: u64,
-    pub(crate) bytes: u64,
-    pub(crate) changes: Vec<SyncedChange>,
-}
-
-/// One frame of a synced group.
-#[derive(Debug)]
-pub(crate) struct SyncedChange {
-    pub(crate) partition: Arc<Partition>,
-    pub(crate) sequence: u64,
-    pub(crate) location: Location,
-    pub(crate) frame: Frame,
-    #[expect(dead_code, reason = "held until the index knows of the references")]
-    pub(crate) pins: Vec<Arc<Segment>>,
-}
-
-/// What waits for the indexer.
-#[derive(Debug, Default)]
-pub(crate) struct Backlog {
-    state: Mutex<BacklogState>,
-    /// Something came, or something was done.
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct BacklogState {
-    groups: VecDeque<SyncedGroup>,
-    bytes: u64,
-    /// The last sequence that the index reflects.
-    indexed: u64,
-    ending: Option<Ending>,
-    failed: bool,
-}
-
-/// What the indexer finds when it looks for work.
-pub(crate) enum IndexWork {
-    Groups(Vec<SyncedGroup>),
-    /// There was none for as long as it was willing to wait.
-    Idle,
-    End(Ending),
-}
-
-impl Backlog {
-    fn state(&self) -> MutexGuard<'_, BacklogState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a group; waits while there is too much already.
-    pub(crate) fn push(&self, group: SyncedGroup) {
-        let mut state = self.state();
-        while state.bytes > BACKLOG_BYTES_MAX && !state.failed && state.ending.is_none() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.bytes += group.bytes;
-        state.groups.push_back(group);
-        self.changed.notify_all();
-    }
-
-    /// Takes what there is, at most `bytes_max` of it unless the first group alone is larger.
-    pub(crate) fn take(&self, bytes_max: u64, idle: Option<Duration>) -> IndexWork {
-        let mut state = self.state();
-        loop {
-            if state.ending == Some(Ending::Abandon) {
-                return IndexWork::End(Ending::Abandon);
-            }
-            let mut bytes = 0;
-            let mut taken = Vec::new();
-            while let Some(group) = state.groups.front() {
-                bytes += group.bytes;
-                if bytes > bytes_max && !taken.is_empty() {
-                    break;
-                }
-                taken.extend(state.groups.pop_front());
-            }
-            if !taken.is_empty() {
-                return IndexWork::Groups(taken);
-            }
-            if let Some(ending) = state.ending {
-                return IndexWork::End(ending);
-            }
-            state = match idle {
-                Some(idle) => {
-                    let (state, waited) =
-                        self.changed.wait_timeout(state, idle).unwrap_or_else(PoisonError::into_inner);
-                    if waited.timed_out() && state.groups.is_empty() && state.ending.is_none() {
-                        return IndexWork::Idle;
-                    }
-                    state
-                }
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
-        }
-    }
-
-    /// The index reflects everything through `sequence`, and `bytes` of what waited are done.
-    pub(crate) fn indexed(&self, sequence: u64, bytes: u64) {
-        let mut state = self.state();
-        state.indexed = sequence;
-        state.bytes -= bytes;
-        self.changed.notify_all();
-    }
-
-    pub(crate) fn end(&self, ending: Ending) {
-        let mut state = self.state();
-        state.ending.get_or_insert(ending);
-        if ending == Ending::Abandon {
-            state.ending = Some(ending);
-        }
-        self.changed.notify_all();
-    }
-
-    /// Waits for something to change, but not longer than this.
-    pub(crate) fn wait_briefly(&self, at_most: Duration) {
-        let state = self.state();
-        if state.ending.is_none() {
-            let _ = self.changed.wait_timeout(state, at_most);
-        }
-    }
-
-    /// Nothing will be indexed any more.
-    fn fail(&self) {
-        self.state().failed = true;
-        self.changed.notify_all();
-    }
-
-    fn wait_for(&self, sequence: u64) {
-        let mut state = self.state();
-        while state.indexed < sequence && !state.failed && state.ending.is_none() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
 
 /// Where a view keeps its snapshot.
 #[derive(Debug)]
@@ -352,8 +86,6 @@ impl Engine {
     pub(crate) fn new(opened: Opened) -> Self {
         let queue = Queue::default();
         queue.state().next_sequence = opened.next_sequence;
-        let backlog = Backlog::default();
-        backlog.state().indexed = opened.next_sequence - 1;
         Self {
             config: opened.config,
             segment_bytes: opened.segment_bytes,
@@ -367,7 +99,7 @@ impl Engine {
             partitions: Mutex::new(opened.partitions),
             watches: Mutex::default(),
             queue,
-            backlog,
+            backlog: Backlog::after(opened.next_sequence - 1),
             keeper: crate::keeper::Bell::default(),
             queue_bytes: Arc::new(Semaphore::new(QUEUE_BYTES_MAX / PERMIT_BYTES)),
             next_generation: AtomicU64::new(opened.next_generation),

@@ -12,9 +12,11 @@ use std::time::Duration;
 use stentor_core::PartitionId;
 
 use crate::applier::{Applier, ApplyError};
-use crate::engine::{Backlog, Ending, Engine, IndexWork, SyncedGroup};
+use crate::backlog::{Backlog, IndexWork, SyncedGroup};
+use crate::engine::Engine;
 use crate::index::Index;
 use crate::partition::Partition;
+use crate::queue::Ending;
 use crate::room::Level;
 
 /// How much of the journal one batch of the index covers. Larger batches cost fewer rows for the bookkeeping; this one

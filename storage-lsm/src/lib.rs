@@ -55,6 +55,7 @@
 //! | another process ate the reserve as well | poisoned with a message that says so, before the index meets the end of the disk |
 
 mod applier;
+mod backlog;
 mod committer;
 mod config;
 pub mod disk;
@@ -67,6 +68,7 @@ mod keeper;
 mod open;
 mod overlay;
 mod partition;
+mod queue;
 mod reader;
 mod room;
 mod snapshot;

@@ -16,7 +16,7 @@ use crate::applier::{Applier, ApplyError};
 use crate::committer::{Committer, create_file};
 use crate::config::LsmConfig;
 use crate::disk::{Disk, DiskFile};
-use crate::engine::{Ending, Engine, Opened, segment_bytes};
+use crate::engine::{Engine, Opened, segment_bytes};
 use crate::format::PAGE_BYTES;
 use crate::format::payload::Frame;
 use crate::format::segment::{FIRST_GROUP, FileKind, Seal, SegmentHeader, file_kind, segment_name};
@@ -25,6 +25,7 @@ use crate::indexer::Indexer;
 use crate::journal::scan::{Evidence, Stop, read_groups, search_synced_through};
 use crate::journal::segments::{Segment, Segments, Spare, begin_segment};
 use crate::partition::{Location, Partition};
+use crate::queue::Ending;
 
 /// A batch of the index in replay has about so many rows.
 const REPLAY_ROWS_MAX: usize = 16 << 10;

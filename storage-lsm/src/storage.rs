@@ -12,12 +12,13 @@ use tokio::sync::watch;
 
 use crate::config::LsmConfig;
 use crate::disk::{Disk, FileDisk};
-use crate::engine::{Ending, Engine, Request, lock, range_from};
+use crate::engine::{Engine, lock, range_from};
 use crate::format::group::FrameKind;
 use crate::format::payload::Encoder;
 use crate::index::{FjallIndex, FjallOptions, Index};
 use crate::open;
 use crate::partition::Partition;
+use crate::queue::{Ending, Request};
 use crate::reader::Reader;
 use crate::writer::Writer;
 

@@ -10,13 +10,14 @@ use stentor_core::storage::{
 };
 use stentor_core::{Epoch, Offset, PartitionId, RecordBatch, Timestamp};
 
-use crate::engine::{Engine, Request, range_from};
+use crate::engine::{Engine, range_from};
 use crate::format::group::FrameKind;
 use crate::format::payload::{
     Encoded, Encoder, Origin, PART_HEADER_BYTES, StoredPart, batch_checksum, check_batch_part,
 };
 use crate::journal::segments::Segment;
 use crate::partition::Partition;
+use crate::queue::Request;
 use crate::reader::Reader;
 
 /// Writes to one partition.
