@@ -219,9 +219,9 @@ impl Task {
         let partition = Arc::clone(&self.partition);
         let mut alarm: Option<(Monotonic, BoxFuture<'_, ()>)> = None;
         loop {
-            // Set anew only when another time is wanted: most turns leave it as it is.
+            // Set anew only when an earlier time is wanted: one that rings too early costs less than a timer each turn.
             let wanted = self.next_alarm();
-            if alarm.as_ref().is_none_or(|(at, _)| *at != wanted) {
+            if alarm.as_ref().is_none_or(|(at, _)| wanted < *at) {
                 alarm = Some((wanted, clock.sleep_until(wanted)));
             }
             let mut command = None;
@@ -441,8 +441,8 @@ impl Task {
         let done = match done {
             Ok(done) => done,
             Err(error) => {
-                // A read that panicked: what it was for stays as it was, and nobody waits for it without end.
-                tracing::error!(topic = %self.topic, %error, "a read beside the partition panicked");
+                // Whatever it was for would wait without end: better that the partition says what is wrong.
+                self.fail(&StorageError::Invalid(format!("a read beside the partition panicked: {error}")));
                 return;
             }
         };
