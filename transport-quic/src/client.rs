@@ -127,7 +127,7 @@ impl QuicTransport {
         let peer = handshake::peer(&connection).ok_or_else(|| {
             TransportError::Tls(format!("{address} does not speak stentor/1; check the address and the versions"))
         })?;
-        Ok(Arc::new(QuicConnection::new(connection, peer, self.config.quic.frame_body_bytes_max, None)))
+        Ok(Arc::new(QuicConnection::new(connection, peer, &self.config.quic, None)))
     }
 
     async fn connect_to_any(&self, address: &str) -> Result<Arc<dyn Connection>, TransportError> {

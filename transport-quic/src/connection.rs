@@ -8,10 +8,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use quinn::{RecvStream, SendStream};
 use stentor_core::transport::{CloseCode, Connection, FrameStream, PeerInfo, TransportError};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::framing::FRAME_BYTES_FIRST;
 use crate::receiver::QuicReceiver;
 use crate::sender::QuicSender;
+use crate::settings::QuicSettings;
 use crate::{congestion, error};
 
 /// The longest reason that is sent with a close: it has to fit in one datagram.
@@ -22,9 +24,20 @@ pub(crate) struct Shared {
     connection: quinn::Connection,
     /// Its place among the connections of the listener.
     _place: Option<OwnedSemaphorePermit>,
+    /// Room for frames that are being put together, in units of [`FRAME_BYTES_FIRST`].
+    room: Arc<Semaphore>,
+    room_units: u32,
 }
 
 impl Shared {
+    /// Waits for the room that a frame of `bytes` takes until it is whole. A frame has all of its room before it grows, so
+    /// frames never wait for each other half-way; it may be larger than what there is and then has it for itself.
+    pub(crate) async fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let units = u32::try_from(bytes.div_ceil(FRAME_BYTES_FIRST)).unwrap_or(u32::MAX).min(self.room_units);
+        // It is never closed.
+        Arc::clone(&self.room).acquire_many_owned(units).await.ok()
+    }
+
     /// Why the connection is over, if it is.
     pub(crate) fn over(&self) -> Option<TransportError> {
         self.connection.close_reason().map(error::connection)
@@ -58,10 +71,14 @@ impl QuicConnection {
     pub(crate) fn new(
         connection: quinn::Connection,
         peer: PeerInfo,
-        body_bytes_max: u32,
+        settings: &QuicSettings,
         place: Option<OwnedSemaphorePermit>,
     ) -> Self {
-        Self { shared: Arc::new(Shared { connection, _place: place }), peer, body_bytes_max }
+        let room_units = (settings.frames_incoming_bytes_max as usize).div_ceil(FRAME_BYTES_FIRST).max(1);
+        let room = Arc::new(Semaphore::new(room_units));
+        let room_units = u32::try_from(room_units).unwrap_or(u32::MAX);
+        let shared = Arc::new(Shared { connection, _place: place, room, room_units });
+        Self { shared, peer, body_bytes_max: settings.frame_body_bytes_max }
     }
 
     fn stream(&self, (send, receive): (SendStream, RecvStream)) -> FrameStream {

@@ -14,7 +14,7 @@ pub(crate) const LENGTHS_BYTES: usize = 8;
 const BODY_COPIED_BYTES_MAX: usize = 1_024;
 
 /// What is set aside at first for a frame that claims more.
-const FRAME_BYTES_FIRST: usize = 64 << 10;
+pub(crate) const FRAME_BYTES_FIRST: usize = 64 << 10;
 
 /// Refuses a frame that is larger than allowed.
 pub(crate) fn check(head_bytes: u64, body_bytes: u64, body_bytes_max: u32) -> Result<(), TransportError> {
@@ -105,6 +105,11 @@ impl Decoder {
     /// Whether a frame has begun that is not whole.
     pub(crate) const fn is_midway(&self) -> bool {
         self.lengths_read > 0
+    }
+
+    /// How large the frame will be that is being put together; 0 while its lengths have not come.
+    pub(crate) const fn claimed(&self) -> usize {
+        if self.lengths_read == LENGTHS_BYTES { self.frame_bytes } else { 0 }
     }
 
     /// What is held for the frame that is being put together.

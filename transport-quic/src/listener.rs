@@ -101,8 +101,7 @@ impl QuicListener {
         let acceptor = Acceptor {
             endpoint: endpoint.clone(),
             places: Arc::new(Semaphore::new(config.connections_max.min(Semaphore::MAX_PERMITS))),
-            handshake_timeout: config.quic.handshake_timeout,
-            body_bytes_max: config.quic.frame_body_bytes_max,
+            settings: config.quic.clone(),
             to_ready,
         };
         let mut closing = closed.subscribe();
@@ -183,8 +182,7 @@ async fn refuse_all(endpoint: &Endpoint) {
 struct Acceptor {
     endpoint: Endpoint,
     places: Arc<Semaphore>,
-    handshake_timeout: Duration,
-    body_bytes_max: u32,
+    settings: QuicSettings,
     to_ready: mpsc::Sender<QuicConnection>,
 }
 
@@ -216,8 +214,7 @@ impl Acceptor {
             incoming.refuse();
             return;
         };
-        let handshake =
-            shake_hands(incoming, place, self.handshake_timeout, self.body_bytes_max, self.to_ready.clone());
+        let handshake = shake_hands(incoming, place, self.settings.clone(), self.to_ready.clone());
         handshakes.spawn(handshake);
     }
 }
@@ -225,12 +222,11 @@ impl Acceptor {
 async fn shake_hands(
     incoming: Incoming,
     place: OwnedSemaphorePermit,
-    handshake_timeout: Duration,
-    body_bytes_max: u32,
+    settings: QuicSettings,
     to_ready: mpsc::Sender<QuicConnection>,
 ) {
     let from = incoming.remote_address();
-    let connection = match timeout(handshake_timeout, async { incoming.accept()?.await }).await {
+    let connection = match timeout(settings.handshake_timeout, async { incoming.accept()?.await }).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {
             tracing::debug!(%from, %error, "a handshake failed");
@@ -246,7 +242,7 @@ async fn shake_hands(
         return;
     };
     // An error says that the listener has closed, and the connection closes with it.
-    let _ = to_ready.send(QuicConnection::new(connection, peer, body_bytes_max, Some(place))).await;
+    let _ = to_ready.send(QuicConnection::new(connection, peer, &settings, Some(place))).await;
 }
 
 fn server_config(config: &ServerConfig) -> Result<quinn::ServerConfig, TransportError> {

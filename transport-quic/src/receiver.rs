@@ -7,18 +7,21 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use quinn::RecvStream;
 use stentor_core::transport::{CloseCode, Frame, FrameReceiver, TransportError};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::connection::Shared;
 use crate::error;
-use crate::framing::Decoder;
+use crate::framing::{Decoder, FRAME_BYTES_FIRST};
 
 /// Pieces taken out of quinn at a time: each time costs its lock, and small frames come many to a piece.
 const PIECES_MAX: usize = 16;
 
 pub(crate) struct QuicReceiver {
     stream: RecvStream,
-    _shared: Arc<Shared>,
+    shared: Arc<Shared>,
     decoder: Decoder,
+    /// The room of a large frame until it is whole.
+    room: Option<OwnedSemaphorePermit>,
     pieces: [Bytes; PIECES_MAX],
     /// Those not yet used up.
     next: usize,
@@ -31,8 +34,9 @@ impl QuicReceiver {
     pub(crate) fn new(stream: RecvStream, shared: Arc<Shared>, body_bytes_max: u32) -> Self {
         Self {
             stream,
-            _shared: shared,
+            shared,
             decoder: Decoder::new(body_bytes_max),
+            room: None,
             pieces: Default::default(),
             next: 0,
             end: 0,
@@ -51,6 +55,7 @@ impl QuicReceiver {
                 self.next += 1;
             }
             if let ControlFlow::Break(frame) = decoded {
+                self.room = None;
                 return Ok(Some(frame));
             }
         }
@@ -60,6 +65,7 @@ impl QuicReceiver {
     fn end(&mut self, how: Result<(), TransportError>) -> Result<Option<Frame>, TransportError> {
         self.pieces = Default::default();
         self.decoder = Decoder::new(0);
+        self.room = None;
         self.ended = Some(how.clone());
         how.map(|()| None)
     }
@@ -81,7 +87,12 @@ impl FrameReceiver for QuicReceiver {
                     return self.end(Err(error));
                 }
             }
-            // The only await: whatever it brings is stored before anything else happens, so the call may be dropped.
+            // Before more of a large frame is taken in: many half frames of one peer must not add up. Until then the
+            // stream's window holds the peer up. Dropped while it waits, the call has changed nothing.
+            if self.room.is_none() && self.decoder.claimed() > FRAME_BYTES_FIRST {
+                self.room = self.shared.room_for(self.decoder.claimed()).await;
+            }
+            // Whatever this await brings is stored before anything else happens, so the call may be dropped.
             match self.stream.read_chunks(&mut self.pieces).await {
                 Ok(Some(count)) => (self.next, self.end) = (0, count),
                 Ok(None) if self.decoder.is_midway() => {

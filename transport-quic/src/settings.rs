@@ -23,6 +23,9 @@ const MTU_MIN: u16 = 1_200;
 pub struct QuicSettings {
     /// The largest body of a frame, in bytes, sent or received.
     pub frame_body_bytes_max: u32,
+    /// Bytes that the frames of a connection may take together while they are being received; further large ones wait, and
+    /// one that is larger than this has it for itself.
+    pub frames_incoming_bytes_max: u32,
     /// How long a connection lives without a sign of the peer; the smaller of both ends' counts. Keep-alives are sent
     /// three times as often.
     pub idle_timeout: Duration,
@@ -44,6 +47,7 @@ impl Default for QuicSettings {
     fn default() -> Self {
         Self {
             frame_body_bytes_max: MESSAGE_BYTES_MAX_DEFAULT + BATCH_BYTES_SLACK,
+            frames_incoming_bytes_max: 16 << 20,
             idle_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(5),
             // Few long-lived streams with many frames in flight: measured, 1 stream carried 3.2 M small frames/s and 64

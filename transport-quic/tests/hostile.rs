@@ -112,6 +112,56 @@ async fn connections_beyond_the_limit_are_refused_and_room_comes_back() {
     assert_alive(&*third.unwrap(), &*third_far.unwrap()).await;
 }
 
+/// Without the bound, what is held for the half frames of one connection was only bounded by streams times frame size.
+#[tokio::test]
+async fn many_half_frames_hold_up_themselves_and_nothing_else() {
+    const HALF_FRAMES: usize = 8;
+    const FRAME_BYTES: u32 = 4 << 20;
+    let certificates = Certificates::new();
+    let mut server = certificates.server();
+    server.quic.frames_incoming_bytes_max = FRAME_BYTES;
+    let mut listener = bind(server).await.unwrap();
+    let endpoint = raw::endpoint(&certificates.path("ca.pem"), &[ALPN]);
+    let connecting = endpoint.connect(listener.local_address().parse().unwrap(), "localhost").unwrap();
+    let (raw, far) = tokio::join!(connecting, listener.accept());
+    let (raw, far) = (raw.unwrap(), far.unwrap());
+    // More than a stream's window: a receiver that took all of it in would let the peer say everything.
+    let half = vec![7; FRAME_BYTES as usize - 1];
+    let mut readers = tokio::task::JoinSet::new();
+    let mut writers = tokio::task::JoinSet::new();
+    let mut receives = Vec::new();
+    for _ in 0..HALF_FRAMES {
+        let (mut send, receive) = raw.open_bi().await.unwrap();
+        receives.push(receive);
+        send.write_all(&[[0; 4], FRAME_BYTES.to_le_bytes()].concat()).await.unwrap();
+        let half = half.clone();
+        writers.spawn(async move {
+            send.write_all(&half).await.unwrap();
+            send
+        });
+        let mut stream = far.accept().await.unwrap();
+        readers.spawn(async move { stream.receiver.receive().await.map(drop) });
+    }
+    // One frame has room, and its sender gets all of it across; the other senders wait.
+    let mut first = writers.join_next().await.unwrap().unwrap();
+    assert_eq!(writers.len(), HALF_FRAMES - 1);
+    // Small frames need no room.
+    let (mut send, _receive) = raw.open_bi().await.unwrap();
+    send.write_all(b"\x01\0\0\0\x02\0\0\0hbb").await.unwrap();
+    let frame = far.accept().await.unwrap().receiver.receive().await.unwrap().unwrap();
+    assert_eq!(&frame.head[..], b"h");
+    // Once the first frame is whole the next one gets its turn, until all are through.
+    first.write_all(&[7]).await.unwrap();
+    let mut senders = vec![first];
+    for _ in 1..HALF_FRAMES {
+        readers.join_next().await.unwrap().unwrap().unwrap();
+        let mut next = writers.join_next().await.unwrap().unwrap();
+        next.write_all(&[7]).await.unwrap();
+        senders.push(next);
+    }
+    readers.join_next().await.unwrap().unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn lengths_that_lie_end_their_stream_and_not_the_connection() {
     let certificates = Certificates::new();
