@@ -37,6 +37,7 @@ fn is_plug(package: &str) -> bool {
     package.starts_with("stentor-storage-") || package.starts_with("stentor-transport-")
 }
 
+#[expect(clippy::unwrap_used, reason = "without the metadata there is no test")]
 fn metadata() -> Metadata {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     MetadataCommand::new().manifest_path(manifest).no_deps().other_options(vec!["--offline".to_owned()]).exec().unwrap()

@@ -20,7 +20,7 @@ pub(super) struct Target {
 }
 
 enum Broker {
-    Own(ChildBroker),
+    Own(Box<ChildBroker>),
     Other(Context),
 }
 
@@ -31,7 +31,7 @@ impl Target {
             Broker::Other(context.clone())
         } else {
             context.output.note("starting a broker of its own …");
-            Broker::Own(ChildBroker::start().await?)
+            Broker::Own(Box::new(ChildBroker::start().await?))
         };
         let (topic, made) = match &options.topic {
             Some(topic) => (topic.clone(), false),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::output::{Failure, Output};
+use crate::output::{Failure, Output, kinds_help};
 
 pub(crate) mod args;
 mod bench;
@@ -22,6 +22,7 @@ mod publish;
 mod serve;
 mod subscribe;
 mod topic;
+mod verify;
 
 pub(crate) use connect::Context;
 
@@ -30,6 +31,7 @@ pub(crate) use connect::Context;
 #[derive(Debug, Parser)]
 #[command(name = "stentor", version, propagate_version = true, max_term_width = 110)]
 #[command(after_help = "Exit status: 0 done, 1 failed, 2 wrong usage, 3 nothing received before the timeout.")]
+#[command(after_long_help = kinds_help())]
 pub(crate) struct Cli {
     #[command(flatten)]
     global: Global,
@@ -73,6 +75,7 @@ enum Command {
     Message(message::Message),
     Serve(serve::Serve),
     CheckConfig(check_config::CheckConfig),
+    Verify(verify::Verify),
     Bench(bench::Bench),
     Completions(completions::Completions),
 }
@@ -122,6 +125,7 @@ impl Cli {
             Command::DeadLetters(command) => command.run(&context).await,
             Command::Message(command) => command.run(&context).await,
             Command::Serve(command) => command.run(&context).await,
+            Command::Verify(command) => command.run(&context).await,
             Command::Bench(command) => command.run(&context).await,
             Command::CheckConfig(command) => command.run(&context),
             Command::Completions(command) => command.run(&context),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use clap::Args;
 use futures_util::stream::FuturesOrdered;
 use futures_util::{FutureExt, StreamExt};
-use serde_json::json;
+use serde::Serialize;
 use stentor_client::{Message, PendingSend, Producer, Receipt};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
@@ -149,6 +149,15 @@ impl Bodies {
     }
 }
 
+/// `publish --json`: a line for each message.
+#[derive(Serialize)]
+struct Stored<'a> {
+    id: String,
+    topic: &'a str,
+    partition: u32,
+    offset: u64,
+}
+
 /// What is under way, in the order in which it was sent.
 struct Sent {
     output: Output,
@@ -191,9 +200,7 @@ impl Sent {
         if self.output.quiet && !self.output.json {
             return Ok(());
         }
-        let object = json!({
-            "id": id.to_string(), "topic": topic.as_str(), "partition": partition.0, "offset": offset.0,
-        });
-        self.output.either(&object, || format!("{id} {partition}:{}", offset.0))
+        let stored = Stored { id: id.to_string(), topic: topic.as_str(), partition: partition.0, offset: offset.0 };
+        self.output.either(&stored, || format!("{id} {partition}:{}", offset.0))
     }
 }

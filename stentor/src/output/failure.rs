@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde::Serialize;
 
 /// The kinds that begin on this side, with what each means. The others are the codes of the protocol.
 pub(crate) const LOCAL_KINDS: &[(&str, &str)] = &[
@@ -45,6 +45,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// A failure of this kind without a hint.
     pub(crate) fn new(kind: &'static str, message: impl Into<String>) -> Self {
+        debug_assert!(is_known(kind), "`{kind}` is on neither list of kinds");
         Self::Told { kind, message: one_line(&message.into()), hint: String::new() }
     }
 
@@ -85,8 +86,10 @@ impl Failure {
     pub(crate) fn report(&self, json: bool) -> ExitCode {
         if let Self::Told { kind, message, hint } = self {
             if json {
-                let hint = (!hint.is_empty()).then_some(hint);
-                say(&json!({ "error": { "kind": kind, "message": message, "hint": hint } }).to_string());
+                let hint = (!hint.is_empty()).then_some(hint.as_str());
+                let line = serde_json::to_string(&ErrorLine { error: ErrorBody { kind, message, hint } });
+                // Three texts always serialize.
+                say(&line.unwrap_or_default());
             } else {
                 say(&format!("stentor: {message}"));
                 if !hint.is_empty() {
@@ -96,6 +99,19 @@ impl Failure {
         }
         ExitCode::from(self.status())
     }
+}
+
+/// An error as a program reads it.
+#[derive(Serialize)]
+struct ErrorLine<'a> {
+    error: ErrorBody<'a>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ErrorBody<'a> {
+    pub(crate) kind: &'a str,
+    pub(crate) message: &'a str,
+    pub(crate) hint: Option<&'a str>,
 }
 
 impl fmt::Display for Failure {
@@ -111,6 +127,23 @@ impl fmt::Display for Failure {
 pub(crate) fn say(line: &str) {
     use std::io::Write;
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Whether scripts may rely on this word.
+fn is_known(kind: &str) -> bool {
+    LOCAL_KINDS.iter().any(|(known, _)| *known == kind) || stentor_protocol::error::kinds().any(|known| known == kind)
+}
+
+/// Every kind of error, for the long help.
+pub(crate) fn kinds_help() -> String {
+    let local: Vec<_> = LOCAL_KINDS.iter().map(|(kind, meaning)| format!("  {kind:<18}{meaning}")).collect();
+    let others: Vec<_> = stentor_protocol::error::kinds().collect();
+    format!(
+        "Exit status: 0 done, 1 failed, 2 wrong usage, 3 nothing received before the timeout.\n\n\
+         Kinds of errors (`error.kind` with --json):\n{}\nand from brokers and the SDK: {}",
+        local.join("\n"),
+        others.join(", "),
+    )
 }
 
 /// Errors of other crates may run over several lines; a log or a script wants one.

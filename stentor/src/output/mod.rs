@@ -14,7 +14,7 @@ mod progress;
 mod table;
 mod value;
 
-pub(crate) use failure::{Failure, say};
+pub(crate) use failure::{Failure, kinds_help, say};
 pub(crate) use message::MessageLine;
 pub(crate) use progress::Progress;
 pub(crate) use table::Table;
