@@ -10,9 +10,10 @@ use bytes::Bytes;
 use stentor_core::GroupName;
 use stentor_core::storage::StorageError;
 
+use super::commit::Afterwards;
 use super::groups::{Slot, Steering};
 use super::jobs::{Grave, LETTERS_PER_CHANGE};
-use super::task::{Afterwards, Task};
+use super::task::Task;
 use crate::group::{Burial, DeadLetter, Death, Moves};
 
 /// How long a group waits after a burial was refused.

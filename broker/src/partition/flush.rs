@@ -8,9 +8,10 @@ use stentor_core::storage::{Key, KeyRange};
 use stentor_core::{GroupName, Monotonic, Offset};
 use stentor_protocol::wire;
 
+use super::commit::{Afterwards, Pending};
 use super::groups::{DurableWaiter, Slot};
 use super::retention::{Facts, trim_to};
-use super::task::{Afterwards, Pending, Task};
+use super::task::Task;
 use crate::error::refused_by_storage;
 use crate::group::Moves;
 

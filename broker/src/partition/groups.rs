@@ -10,8 +10,9 @@ use stentor_protocol::{ErrorCode, wire};
 use tokio::sync::oneshot;
 
 use super::command::{Command, GroupOrder, GroupStats, Redriven, Reply, Story, Unsettled};
+use super::commit::Afterwards;
 use super::tail::{Held, Run};
-use super::task::{Afterwards, Task};
+use super::task::Task;
 use crate::consumer::{Consumer, Departure};
 use crate::error::{group_not_found, refusal};
 use crate::filter::Filter;

@@ -12,6 +12,7 @@
 
 mod bury;
 mod command;
+mod commit;
 mod dedup;
 mod describe;
 mod flush;

@@ -6,8 +6,9 @@ use stentor_protocol::{ErrorCode, wire};
 use tokio::sync::mpsc;
 
 use super::command::{Answer, Publish};
+use super::commit::Pending;
 use super::dedup::{Admission, DedupError, Receipt};
-use super::task::{Pending, Task};
+use super::task::Task;
 use crate::error::{refusal, refused_by_storage};
 
 /// How many batches share a change.

@@ -4,9 +4,10 @@ use stentor_core::GroupName;
 use stentor_protocol::{ErrorCode, wire};
 
 use super::command::{Redriven, Reply};
+use super::commit::Afterwards;
 use super::groups::Steering;
 use super::jobs::Letters;
-use super::task::{Afterwards, Task};
+use super::task::Task;
 use crate::error::refusal;
 use crate::group::Moves;
 
