@@ -18,7 +18,8 @@ use crate::routes::Routes;
 /// Events of a control task that the supervisor has not heard yet.
 const EVENTS_MAX: usize = 4;
 
-/// A connection that lived this long was a good one: after it, reconnecting begins with the shortest pause again.
+/// A broker that goes away sooner than this after its welcome keeps the pauses growing: it may welcome everybody until it is
+/// down.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 
 pub(super) struct Supervisor {
@@ -99,12 +100,14 @@ impl Supervisor {
             let ended = self.watch_current().await;
             // First, so that nobody begins anything on it.
             self.states.send_modify(|state| state.live = None);
-            match ended {
+            match &ended {
                 Ended::Stopped => break,
                 Ended::GoingAway => {}
                 Ended::Lost => self.current.connection.close(CloseCode::NORMAL, "the control stream is over"),
             }
-            if self.parts.clock.monotonic().since(self.current.since) >= SETTLED_AFTER {
+            // A connection that was welcomed was a good one: after it, pauses begin with the shortest again.
+            let settled = self.parts.clock.monotonic().since(self.current.since) >= SETTLED_AFTER;
+            if settled || !matches!(ended, Ended::GoingAway) {
                 self.backoff.succeeded();
             }
             if !self.reconnect().await {
