@@ -80,7 +80,7 @@ async fn of_20_001_messages_exactly_the_even_ones_return_when_the_odd_ones_were_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_holds_when_the_broker_is_killed_once_the_acknowledgements_are_flushed() {
     let pattern = Pattern { seed: 0xacc_0002, bytes: 40 };
-    let broker = Broker::start().await;
+    let broker = Broker::with_config("[node]\nidle_timeout = \"2s\"\n").await;
     let client = sdk::connect(&broker).await;
     let published = sdk::publish_all(&client, TOPIC, pattern, 0..MESSAGES).await;
     let (mut received, _kept) = acknowledge_the_odd_ones(&client, pattern).await;
@@ -97,7 +97,7 @@ async fn the_same_holds_when_the_broker_is_killed_once_the_acknowledgements_are_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_acknowledged_durably_never_returns_however_soon_the_broker_is_killed() {
     let pattern = Pattern { seed: 0xacc_0003, bytes: 40 };
-    let broker = Broker::with_config("[node]\nack_flush = \"60s\"\n").await;
+    let broker = Broker::with_config("[node]\nack_flush = \"60s\"\nidle_timeout = \"2s\"\n").await;
     let client = sdk::connect(&broker).await;
     let mut received = Received::new(pattern);
     let mut published = sdk::publish_all(&client, TOPIC, pattern, 0..100).await;

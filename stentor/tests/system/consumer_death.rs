@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use rustix::process::Signal;
 use serde_json::Value;
 use stentor_client::Message;
+use stentor_protocol::wire::{self, to_broker, to_client};
 
 use crate::support::broker::Broker;
-use crate::support::ledger::{Received, runs};
+use crate::support::ledger::{Published, Received, runs};
 use crate::support::pattern::Pattern;
+use crate::support::peer::Peer;
 use crate::support::process::Process;
 use crate::support::sdk::{self, arrival};
 use crate::support::wait::{DEADLINE, until};
@@ -38,17 +40,19 @@ async fn consumer_process(broker: &Broker) -> (Process, BTreeSet<(u64, u64)>) {
 }
 
 /// Publishes what the consumer is to hold, and a little more.
-async fn publish(broker: &Broker, pattern: Pattern) -> crate::support::ledger::Published {
+async fn publish(broker: &Broker, pattern: Pattern) -> Published {
     let client = sdk::connect(broker).await;
     sdk::publish_all(&client, TOPIC, pattern, 0..2 * HELD as u64).await
 }
 
-/// Another consumer of the group gets everything, and what the dead one held says that it may have been delivered.
+/// Another consumer of the group gets everything, and what the first one held says that it may have been delivered. The
+/// next delivery is attempt `attempt`: a death counts, giving back in good order does not.
 async fn another_gets_it(
     broker: &Broker,
     pattern: Pattern,
-    published: &crate::support::ledger::Published,
+    published: &Published,
     held: &BTreeSet<(u64, u64)>,
+    attempt: u32,
 ) {
     let client = sdk::connect(broker).await;
     let mut consumer = sdk::consumer(&client, TOPIC, GROUP, 1_000).await;
@@ -61,7 +65,7 @@ async fn another_gets_it(
         let place = (arrival.place.0.into(), arrival.place.1);
         if held.contains(&place) {
             again.insert(place);
-            if !arrival.redelivered || arrival.attempt < 2 {
+            if !arrival.redelivered || arrival.attempt != attempt {
                 unmarked.push(number);
             }
         }
@@ -69,11 +73,7 @@ async fn another_gets_it(
     })
     .await;
     assert_eq!(&again, held, "what the first one held");
-    assert!(
-        unmarked.is_empty(),
-        "held by a consumer that died, and came as if for the first time: {}",
-        runs(&unmarked)
-    );
+    assert!(unmarked.is_empty(), "held by another before, and not said so: {}", runs(&unmarked));
     received.check(published);
 }
 
@@ -85,7 +85,7 @@ async fn what_a_killed_consumer_held_comes_back_by_the_idle_time() {
     // Killed, it cannot say goodbye; to the broker it has fallen silent.
     let (mut process, held) = consumer_process(&broker).await;
     process.kill9().await;
-    another_gets_it(&broker, pattern, &published, &held).await;
+    another_gets_it(&broker, pattern, &published, &held, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,13 +95,39 @@ async fn what_a_stopped_consumer_held_comes_back_by_the_lease() {
     let published = publish(&broker, pattern).await;
     let (process, held) = consumer_process(&broker).await;
     process.signal(Signal::STOP);
-    another_gets_it(&broker, pattern, &published, &held).await;
+    another_gets_it(&broker, pattern, &published, &held, 2).await;
 }
 
-/// Lease and idle time are an hour: only the closing can have given the messages back.
+/// Lease and idle time are an hour: only the closing can have given the messages back. The connection ends without a
+/// word to the subscription.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_consumer_held_comes_back_at_once_when_its_connection_closes() {
     let pattern = Pattern { seed: 0xdead_0003, bytes: 100 };
+    let broker = Broker::with_config(NEITHER).await;
+    let published = publish(&broker, pattern).await;
+
+    let (peer, _control) = Peer::welcomed(&broker, 1 << 20).await;
+    let mut stream = peer.open().await;
+    let answer = stream.subscribe(TOPIC, GROUP).await;
+    assert!(matches!(answer, Some(to_client::Kind::Subscribed(_))), "{answer:?}");
+    stream.say(to_broker::Kind::Grant(wire::Grant { messages: HELD as u32, bytes: 1 << 20 })).await.unwrap();
+    let mut held = BTreeSet::new();
+    while held.len() < HELD {
+        let Some(to_client::Kind::Delivery(delivery)) = stream.hear().await else { panic!("the deliveries ended") };
+        for leased in delivery.leased {
+            held.extend(
+                (leased.start..leased.start + u64::from(leased.count)).map(|at| (delivery.partition.into(), at)),
+            );
+        }
+    }
+    peer.connection().close(0_u32.into(), b"enough");
+    another_gets_it(&broker, pattern, &published, &held, 2).await;
+}
+
+/// In good order, by the SDK: what the application had in hand says that it was delivered before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dropped_consumer_held_comes_back_at_once() {
+    let pattern = Pattern { seed: 0xdead_0005, bytes: 100 };
     let broker = Broker::with_config(NEITHER).await;
     let published = publish(&broker, pattern).await;
 
@@ -115,9 +141,8 @@ async fn what_a_consumer_held_comes_back_at_once_when_its_connection_closes() {
         held.insert((partition.into(), offset));
         deliveries.push(delivery);
     }
-    // Without a word to the subscription; the process lives on, its connection does not.
     drop((deliveries, consumer, client));
-    another_gets_it(&broker, pattern, &published, &held).await;
+    another_gets_it(&broker, pattern, &published, &held, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,7 +153,7 @@ async fn a_terminated_consumer_process_gives_back_at_once_what_it_held() {
     let (mut process, held) = consumer_process(&broker).await;
     process.signal(Signal::INT);
     process.exit(DEADLINE).await;
-    another_gets_it(&broker, pattern, &published, &held).await;
+    another_gets_it(&broker, pattern, &published, &held, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

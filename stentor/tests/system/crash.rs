@@ -15,6 +15,9 @@ use crate::support::wait::{DEADLINE, within};
 const TOPIC: &str = "orders";
 const GROUP: &str = "red-packet";
 
+/// A killed broker cannot say goodbye; the clients find out by the idle time, and these tests have a lot of it.
+const CONFIG: &str = "[node]\nidle_timeout = \"2s\"\n";
+
 /// Every so many batches, a consumer insists on durability.
 const DURABLE_EVERY: usize = 8;
 
@@ -94,7 +97,7 @@ async fn read_all(broker: &Broker, topic: &str, pattern: Pattern, published: &Pu
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_acknowledged_as_synced_survives_kill_9_whole_and_once() {
     let ordeal = Ordeal::new(0xc4a5_0001);
-    let broker = Broker::start().await;
+    let broker = Broker::with_config(CONFIG).await;
     broker.run(["topic", "create", TOPIC, "--storage", "lsm", "--durability", "synced"]).await;
     let published = ordeal.publish(&broker, TOPIC).await;
     read_all(&broker, TOPIC, ordeal.pattern(), &published).await;
@@ -104,7 +107,7 @@ async fn what_was_acknowledged_as_synced_survives_kill_9_whole_and_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_acknowledged_as_buffered_survives_kill_9_too() {
     let ordeal = Ordeal { kills: scaled(1, 3, 10), ..Ordeal::new(0xc4a5_0002) };
-    let broker = Broker::start().await;
+    let broker = Broker::with_config(CONFIG).await;
     broker.run(["topic", "create", TOPIC, "--storage", "lsm", "--durability", "buffered"]).await;
     let published = ordeal.publish(&broker, TOPIC).await;
     read_all(&broker, TOPIC, ordeal.pattern(), &published).await;
@@ -113,7 +116,7 @@ async fn what_was_acknowledged_as_buffered_survives_kill_9_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_that_acknowledges_meanwhile_misses_nothing_and_is_spared_what_it_finished() {
     let ordeal = Arc::new(Ordeal::new(0xc4a5_0003));
-    let broker = Broker::start().await;
+    let broker = Broker::with_config(CONFIG).await;
     broker.run(["topic", "create", TOPIC, "--storage", "lsm", "--durability", "synced"]).await;
 
     let client = sdk::connect(&broker).await;

@@ -17,7 +17,7 @@ const TOPIC: &str = "orders";
 const GROUP: &str = "red-packet";
 
 /// Nothing is kept for replay, so that room comes back as soon as a group is done.
-const CONFIG: &str = "[node]\ndisk_reserve = \"32MiB\"\n[defaults]\nretain_for = \"0s\"\npartitions = 2\n\
+const CONFIG: &str = "[node]\nidle_timeout = \"2s\"\ndisk_reserve = \"32MiB\"\n[defaults]\nretain_for = \"0s\"\npartitions = 2\n\
     max_attempts = 1000000\n";
 
 /// The file system's size, in MiB; some of the tests take most of it away at first.

@@ -141,7 +141,8 @@ async fn whatever_clients_and_broker_go_through_every_group_gets_every_message()
         for _ in 0..2 {
             sdk::drain(&broker, (TOPIC, group), &mut consumer, |delivery| {
                 received.arrived(&arrival(&delivery));
-                async move { delivery.ack().await.unwrap() }
+                // The lease is short, and may have run out on the way; then the message comes again.
+                async move { drop(delivery.ack().await) }
             })
             .await;
             broker.run(["dead-letters", "redrive", TOPIC, group]).await;

@@ -206,7 +206,9 @@ pub(crate) fn scatter(broker: &Broker, datagrams: impl IntoIterator<Item = Vec<u
 fn client_config(broker: &Broker, window: u32) -> ClientConfig {
     let profile: toml::Table = std::fs::read_to_string(broker.profile()).unwrap().parse().unwrap();
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(profile["ca"].as_str().unwrap()).unwrap() {
+    for certificate in
+        CertificateDer::pem_file_iter(broker.profile().with_file_name(profile["ca"].as_str().unwrap())).unwrap()
+    {
         roots.add(certificate.unwrap()).unwrap();
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
