@@ -110,6 +110,12 @@ impl Broker {
         }
     }
 
+    /// Whether a storage has ended writing after a failed sync: nothing can be published there until the node is started anew.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.node.storages.values().any(|storage| storage.usage().poisoned)
+    }
+
     /// Takes connections from `listener` until it closes or the broker shuts down. May be called for several listeners.
     pub fn serve(&self, listener: Box<dyn Listener>) {
         self.node.session_tasks.spawn(session::accept(Arc::clone(&self.node), listener));

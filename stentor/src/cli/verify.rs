@@ -18,6 +18,8 @@ pub(super) struct Verify {
     dir: PathBuf,
 }
 
+const HINT: &str = "name the data folder of a node, which `node.data_dir` of its configuration is";
+
 /// `verify --json`: the last line.
 #[derive(Serialize)]
 struct Summary<'a> {
@@ -51,6 +53,10 @@ impl Verify {
         let reading = tokio::task::spawn_blocking(move || verify(&store)).await;
         let report = reading.map_err(|error| Failure::new("internal", error.to_string()))?;
         let report = report.map_err(|error| not_read(&dir, &error))?;
+        // A store has a segment from its first moment on: here is none, or it was emptied.
+        if report.segments == 0 && report.damage.is_empty() {
+            return Err(Failure::new("data_dir", format!("there is no store in {shown}")).hint(HINT));
+        }
 
         let output = context.output;
         for damage in &report.damage {
@@ -112,7 +118,7 @@ impl<'a> DamageLine<'a> {
 fn not_read(dir: &Path, error: &StorageError) -> Failure {
     let hint = match error {
         StorageError::Locked(_) => "stop the node first: what it is writing cannot be told from damage",
-        _ => "name the data folder of a node, which `node.data_dir` of its configuration is",
+        _ => HINT,
     };
     Failure::new("data_dir", format!("cannot read the data in {}: {error}", dir.display())).hint(hint)
 }

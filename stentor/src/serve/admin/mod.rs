@@ -113,6 +113,10 @@ impl Admin {
 
 async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static str) {
     match *shared.phase.borrow() {
+        // A store that writes no more still serves reads, but traffic had better go elsewhere.
+        Phase::Ready if shared.broker.get().is_some_and(Broker::is_poisoned) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "poisoned\n")
+        }
         Phase::Ready => (StatusCode::OK, "ready\n"),
         Phase::Recovering => (StatusCode::SERVICE_UNAVAILABLE, "recovering\n"),
         Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
