@@ -158,6 +158,8 @@ async fn answer_all(
 pub(crate) struct Line<T = Option<Appender>> {
     pub(crate) stream: FrameStream,
     near: Arc<dyn Connection>,
+    /// Held so that it does not close when its end of the stream is done, before this end has read the last of it.
+    _far: Arc<dyn Connection>,
     serving: JoinHandle<Result<T, Failure>>,
     _listener: QuicListener,
     _transport: QuicTransport,
@@ -183,7 +185,15 @@ impl<T> Line<T> {
         let mut accepted = far.accept().await?;
         answer(&mut *accepted.receiver).await?;
         let serving = serve(accepted);
-        Ok(Self { stream, near, serving, _listener: listener, _transport: transport, _certificate: certificate })
+        Ok(Self {
+            stream,
+            near,
+            _far: far,
+            serving,
+            _listener: listener,
+            _transport: transport,
+            _certificate: certificate,
+        })
     }
 
     /// Ends the stream and gives back what served it.
