@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 /// A set of tasks that can be added to from anywhere.
 #[derive(Default)]
@@ -16,7 +16,9 @@ impl Tasks {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
         // What has ended leaves, so that the set holds what runs and not what ever ran.
-        while set.try_join_next().is_some() {}
+        while let Some(ended) = set.try_join_next() {
+            note(ended);
+        }
         set.spawn(task);
     }
 
@@ -29,8 +31,7 @@ impl Tasks {
             });
             match next.await {
                 None => return,
-                Some(Err(error)) if error.is_panic() => tracing::error!(%error, "a task panicked"),
-                Some(_) => {}
+                Some(ended) => note(ended),
             }
         }
     }
@@ -38,5 +39,14 @@ impl Tasks {
     /// Ends every task where it stands.
     pub(crate) fn abort(&self) {
         self.set.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+    }
+}
+
+/// A task has ended; that it panicked must not go unseen.
+fn note(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a task panicked");
     }
 }

@@ -1,16 +1,18 @@
 //! A partition as everybody but its task sees it.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::FutureExt;
 use stentor_core::storage::PartitionReader;
 use stentor_core::{PartitionId, PartitionIndex};
-use stentor_protocol::wire;
+use stentor_protocol::{ErrorCode, wire};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::command::{Command, GroupOrder, PartitionStats, Publish, Reply};
 use super::task::Task;
-use crate::error::{gone, refusal, shutting_down};
+use crate::error::{refusal, shutting_down};
 use crate::node::Node;
 use crate::topic::Topic;
 
@@ -31,6 +33,8 @@ pub(crate) struct Partition {
     pub(super) wake: Notify,
     /// Whether a consumer has left since the task looked.
     pub(super) left: AtomicBool,
+    /// Whether the task has panicked.
+    panicked: AtomicBool,
     /// What the task last said of itself, for whoever cannot wait for an answer.
     glance: Mutex<PartitionStats>,
 }
@@ -54,18 +58,30 @@ pub(crate) async fn open(node: &Arc<Node>, topic: &Topic, index: PartitionIndex,
         reader,
         wake: Notify::new(),
         left: AtomicBool::new(false),
+        panicked: AtomicBool::new(false),
         glance: Mutex::default(),
     });
     let task = Task::new(node, topic, Arc::clone(&partition), opened);
-    node.partition_tasks.spawn(task.run(publishes_in, commands_in));
+    node.partition_tasks.spawn(watch(Arc::clone(&partition), task.run(publishes_in, commands_in)));
     partition
+}
+
+/// Runs the task of a partition. Should it panic, the partition says so, and the others go on.
+async fn watch(partition: Arc<Partition>, task: impl Future<Output = ()>) {
+    // What the task owned goes with it; what it shares are channels, counters and the glance, whole at any moment.
+    if AssertUnwindSafe(task).catch_unwind().await.is_err() {
+        tracing::error!(partition = %partition.id, "the task of the partition panicked");
+        let state = "failed: its task panicked; restart the node to open it again".to_owned();
+        partition.show(PartitionStats { state, ..partition.glance() });
+        partition.panicked.store(true, Ordering::Release);
+    }
 }
 
 impl Partition {
     /// Hands a batch to the task. Waits while too many wait: that is how a slow disk slows its publishers.
     pub(crate) async fn publish(&self, publish: Publish) {
         if let Err(mpsc::error::SendError(publish)) = self.publishes.send(publish).await {
-            publish.answer.refused(shutting_down());
+            publish.answer.refused(self.gone());
         }
     }
 
@@ -73,12 +89,20 @@ impl Partition {
     pub(crate) async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, wire::Error> {
         let (reply, answer) = oneshot::channel();
         self.tell(command(reply)).await?;
-        answer.await.map_err(gone)?
+        answer.await.map_err(|_| self.gone())?
     }
 
     /// Tells the task something.
     pub(crate) async fn tell(&self, command: Command) -> Result<(), wire::Error> {
-        self.commands.send(command).await.map_err(gone)
+        self.commands.send(command).await.map_err(|_| self.gone())
+    }
+
+    /// Why the task does not answer: the node goes down, or the task has panicked.
+    fn gone(&self) -> wire::Error {
+        if self.panicked.load(Ordering::Acquire) {
+            return refusal(ErrorCode::Unavailable, self.glance().state);
+        }
+        shutting_down()
     }
 
     /// Ends the task; returns when everything is durable and the writer is gone.
@@ -101,7 +125,7 @@ impl Partition {
 
     /// A reader of the log and the table.
     pub(crate) fn reader(&self) -> Result<&Arc<dyn PartitionReader>, wire::Error> {
-        let missing = || refusal(stentor_protocol::ErrorCode::Unavailable, self.glance().state);
+        let missing = || refusal(ErrorCode::Unavailable, self.glance().state);
         self.reader.as_ref().ok_or_else(missing)
     }
 

@@ -26,6 +26,9 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// The longest time that a setting may name: ten years.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
+/// What a partition in memory gets at least: with less it could hold no message worth the name.
+const PARTITION_MEMORY_MIN: Size = Size(64 << 10);
+
 /// Makes a struct of settings: its fields are its keys.
 macro_rules! settings {
     (
@@ -165,8 +168,13 @@ impl TopicSettings {
     /// Checks what no single key can tell.
     ///
     /// # Errors
-    /// When the storage does not keep the durability.
+    /// When the storage does not keep the durability, or a partition gets too little memory.
     pub fn check(&self) -> Result<(), SettingError> {
+        let least = Size(PARTITION_MEMORY_MIN.0 * u64::from(self.partitions));
+        if self.storage == StorageKind::Memory && self.memory_max < least {
+            let expected = format!("at least {}, {PARTITION_MEMORY_MIN} for each partition", least.show());
+            return Err(SettingError::value("memory_max", &self.memory_max.show(), &expected));
+        }
         let (wanted, kept) = (self.durability_in_force(), self.storage.durabilities());
         if kept.contains(&wanted) {
             return Ok(());
