@@ -56,7 +56,14 @@ pub(super) async fn seek(node: &Node, seek: &wire::SeekGroup) -> Result<(), wire
             }
         }
     });
-    join_all(seeking).await.into_iter().collect()
+    // All that can be moved are moved, whatever becomes of the others.
+    let moved = join_all(seeking).await;
+    let count = moved.iter().filter(|moved| moved.is_ok()).count();
+    let failed = moved.into_iter().enumerate().find_map(|(partition, moved)| Some((partition, moved.err()?)));
+    failed.map_or(Ok(()), |(partition, error)| {
+        let message = format!("moved on {count} partitions, but not on partition {partition}: {}", error.message);
+        Err(wire::Error { message, ..error })
+    })
 }
 
 /// A group, summed up over its partitions.

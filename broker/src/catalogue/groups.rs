@@ -115,7 +115,9 @@ impl Catalogue {
             let order = after.order();
             partition.ask(move |reply| Command::UpdateGroup { order, reply })
         });
-        join_all(telling).await.into_iter().collect()
+        // A partition that is out of order learns of it when it is opened again: the row tells.
+        note_failures(&topic.name, &after.name, "does not know of the change", join_all(telling).await);
+        Ok(())
     }
 
     pub(super) async fn delete_group(&mut self, topic: &str, group: &str) -> Result<(), wire::Error> {
@@ -130,9 +132,13 @@ impl Catalogue {
         Ok(())
     }
 
-    /// The rest of a deletion: the rows in the partitions, and then the group's own.
+    /// The rest of a deletion: the rows in the partitions, and then the group's own. That stays while a partition is out
+    /// of order, so that the deletion is finished when the node is started again.
     pub(super) async fn erase_group(&mut self, topic: &Topic, group: &GroupName) -> Result<(), wire::Error> {
-        remove_from_partitions(topic, group).await?;
+        let removed = remove_from_partitions(topic, group).await;
+        if note_failures(&topic.name, group, "keeps rows of the deleted group for now", removed) > 0 {
+            return Ok(());
+        }
         let deletes = vec![KeyRange::single(&rows::group_key(&topic.name, group))];
         self.store.write(Vec::new(), deletes).await.map_err(|error| refused_by_storage(&error))
     }
@@ -144,10 +150,22 @@ impl Catalogue {
     }
 }
 
-async fn remove_from_partitions(topic: &Topic, group: &GroupName) -> Result<(), wire::Error> {
+/// One partition that is out of order does not keep the others from going on. Says how many are.
+fn note_failures(topic: &TopicName, group: &GroupName, what: &str, outcomes: Vec<Result<(), wire::Error>>) -> usize {
+    let mut failures = 0;
+    for (partition, outcome) in outcomes.into_iter().enumerate() {
+        if let Err(error) = outcome {
+            failures += 1;
+            tracing::warn!(%topic, partition, %group, %error, "the partition {what}");
+        }
+    }
+    failures
+}
+
+async fn remove_from_partitions(topic: &Topic, group: &GroupName) -> Vec<Result<(), wire::Error>> {
     let removing = topic.partitions().iter().map(|partition| {
         let group = group.clone();
         partition.ask(move |reply| Command::RemoveGroup { group, reply })
     });
-    join_all(removing).await.into_iter().collect()
+    join_all(removing).await
 }
