@@ -19,7 +19,7 @@ use crate::topic::{Group, Topic};
 /// How many letters a page holds unless fewer were asked for.
 const LETTERS_PER_PAGE: u32 = 256;
 
-/// How many bytes of messages a page holds, beyond its last letter.
+/// How many bytes of messages a page holds, if it holds more than one.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// How many bytes of reasons a page holds, beyond its last letter: a frame's head is bounded.
@@ -74,8 +74,11 @@ struct Page {
 }
 
 impl Page {
-    fn is_full(&self, limit: usize) -> bool {
-        self.letters.len() >= limit || self.body.len() >= PAGE_BYTES_MAX || self.reason_bytes >= PAGE_REASON_BYTES_MAX
+    /// Whether a letter whose row takes `bytes` is for the next page. The first one always fits: it is as large as a
+    /// message may be, and so is a frame's body.
+    fn is_full(&self, limit: usize, bytes: usize) -> bool {
+        let over = self.body.len() + bytes > PAGE_BYTES_MAX || self.reason_bytes >= PAGE_REASON_BYTES_MAX;
+        self.letters.len() >= limit || (over && !self.letters.is_empty())
     }
 
     fn push(&mut self, partition: u32, offset: Offset, letter: DeadLetter) {
@@ -135,7 +138,7 @@ async fn fill(
         // One by one: a letter may be as large as a message.
         let rows = reader.scan(range.clone(), ONE).await.map_err(|error| refused_by_storage(&error))?;
         let Some((key, value)) = rows.into_iter().next() else { return Ok(None) };
-        if page.is_full(limit) {
+        if page.is_full(limit, value.len()) {
             return Ok(Some(after));
         }
         range.start = key.successor();
@@ -173,9 +176,8 @@ pub(super) async fn redrive(node: &Node, redrive: &wire::Redrive) -> Result<wire
         }
         let left = u32::try_from(limit - messages).unwrap_or(u32::MAX);
         let (moved, next) = if redrive.dry_run {
-            let found =
-                partition::letters(&**partition.reader()?, &group.name, filter.as_deref(), left as usize, token.after);
-            let found = found.await?;
+            let (reader, bounds) = (partition.reader()?, (left as usize, partition::LETTER_BYTES_PER_CHANGE));
+            let found = partition::letters(&**reader, &group.name, filter.as_deref(), bounds, token.after).await?;
             (found.letters.len() as u64, found.next)
         } else {
             let (name, filter, after) = (group.name.clone(), filter.clone(), token.after);
@@ -213,6 +215,22 @@ pub(super) async fn purge(node: &Node, purge: &wire::PurgeDeadLetters) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_takes_one_large_letter_but_none_beside_others() {
+        let large = || DeadLetter {
+            attempts: 1,
+            dead_at: stentor_core::Timestamp(0),
+            reasons: Vec::new(),
+            batch: Bytes::from(vec![0; PAGE_BYTES_MAX + 1]),
+        };
+        let mut page = Page::default();
+        assert!(!page.is_full(10, PAGE_BYTES_MAX + 1), "else it would never be listed");
+        page.push(0, Offset(0), DeadLetter { batch: Bytes::from_static(b"small"), ..large() });
+        assert!(!page.is_full(10, 100));
+        assert!(page.is_full(10, PAGE_BYTES_MAX));
+        assert!(page.is_full(1, 100));
+    }
 
     #[test]
     fn a_token_reads_back_and_a_foreign_one_is_refused() {

@@ -104,7 +104,8 @@ impl Leases {
 
     /// Who holds `offset`.
     pub(super) fn at(&self, offset: u64) -> Option<Held> {
-        self.within(offset, offset + 1).next()
+        // Whatever a peer asks about: nothing is held at the very last offset.
+        self.within(offset, offset.saturating_add(1)).next()
     }
 
     /// Takes back `start..end`, all of which lies in one piece.

@@ -137,6 +137,26 @@ impl GroupState {
         })
     }
 
+    /// Whether this death still stands: a seek may have called the message back to life.
+    pub(crate) fn is_dead(&self, death: &Death) -> bool {
+        let Offset(offset) = death.offset;
+        self.dying.get(&offset).is_some_and(|dying| *dying == Dying { attempts: death.attempts, at: death.at })
+            && self.redriven.contains(&offset) == death.redriven
+    }
+
+    /// The message of a death is gone: there is nothing to bury, and the message counts as done.
+    pub(crate) fn lose(&mut self, death: &Death) {
+        let Offset(offset) = death.offset;
+        if self.dying.remove(&offset).is_none() {
+            return;
+        }
+        if self.redriven.contains(&offset) {
+            self.finish_redriven(offset);
+        } else {
+            self.finish(offset, offset + 1, true);
+        }
+    }
+
     /// The reasons of the message at `offset`, in the order of the attempts: those in its rows
     /// ([`failures_range`](super::failures_range)), and those that are not written yet.
     pub(crate) fn reasons(&self, offset: Offset, rows: &[(Key, Bytes)]) -> Result<Vec<Reason>, RowError> {

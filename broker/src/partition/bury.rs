@@ -6,13 +6,12 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use stentor_core::GroupName;
 use stentor_core::storage::StorageError;
 
 use super::commit::Afterwards;
 use super::groups::{Slot, Steering};
-use super::jobs::{Grave, LETTERS_PER_CHANGE};
+use super::jobs::{Grave, LETTER_BYTES_PER_CHANGE, LETTER_BYTES_WHEN_FULL, LETTERS_PER_CHANGE};
 use super::task::Task;
 use crate::group::{Burial, DeadLetter, Death, Moves};
 
@@ -26,8 +25,9 @@ impl Task {
         if self.progress_pending > 0 {
             return;
         }
-        let idle = |slot: &Slot| !slot.moving && slot.retry_at.is_none() && slot.stopped.is_none();
-        let wanting = |slot: &Slot| !slot.steering.is_empty() || slot.state.deaths().next().is_some();
+        let idle = |slot: &Slot| !slot.moving && slot.stopped.is_none();
+        let burying = |slot: &Slot| slot.bury_at.is_none() && slot.state.deaths().next().is_some();
+        let wanting = |slot: &Slot| !slot.steering.is_empty() || burying(slot);
         let groups: Vec<GroupName> = self
             .groups
             .iter()
@@ -35,6 +35,7 @@ impl Task {
             .map(|(group, _)| group.clone())
             .collect();
         for group in groups {
+            let bytes_max = self.letter_bytes_max();
             let Some(slot) = self.groups.get_mut(&group) else { continue };
             slot.moving = true;
             let generation = slot.generation;
@@ -42,15 +43,22 @@ impl Task {
             match slot.steering.pop_front() {
                 Some(Steering::Redrive { filter, limit, after, reply }) => {
                     let limit = (limit as usize).min(slot.state.redrive_room()).min(LETTERS_PER_CHANGE);
-                    self.spawn_letters(&group, generation, filter, (limit, after), reply);
+                    self.spawn_letters(&group, generation, filter, (limit, bytes_max, after), reply);
                 }
                 Some(Steering::Purge { reply }) => self.purges.push((group, generation, reply)),
                 None => {
                     let deaths: Vec<Death> = slot.state.deaths().take(LETTERS_PER_CHANGE).collect();
-                    self.spawn_graves(&group, generation, deaths);
+                    self.spawn_graves(&group, generation, deaths, bytes_max);
                 }
             }
         }
+    }
+
+    /// How many bytes of letters go into one change, if it holds more than one. While the storage is full they have to
+    /// be so few that the reserve pays for them.
+    fn letter_bytes_max(&self) -> usize {
+        let full = self.node.storages.get(&self.settings.storage).is_some_and(|storage| storage.usage().full);
+        if full { LETTER_BYTES_WHEN_FULL } else { LETTER_BYTES_PER_CHANGE }
     }
 
     /// What a burial needs has been fetched.
@@ -66,20 +74,29 @@ impl Task {
             }
             Err(error) => {
                 tracing::warn!(%group, %error, "a message cannot be buried yet");
-                slot.retry_at = Some(now.monotonic.after(BURY_AGAIN_AFTER));
+                slot.bury_at = Some(now.monotonic.after(BURY_AGAIN_AFTER));
                 return;
             }
         };
         let mut moves = Moves::default();
-        for grave in graves {
-            // A seek may have called it back to life meanwhile.
-            if !slot.state.deaths().any(|death| death == grave.death) {
+        let mut lost = 0;
+        for grave in graves.into_iter() {
+            if !slot.state.is_dead(&grave.death) {
                 continue;
             }
-            match burial(slot, grave) {
-                Ok(burial) => moves.bury.push(burial),
+            match burial(slot, &grave) {
+                Ok(Some(burial)) => moves.bury.push(burial),
+                // A letter without a message would help nobody.
+                Ok(None) => {
+                    slot.state.lose(&grave.death);
+                    lost += 1;
+                }
                 Err(error) => return self.stop_group(group, &error.to_string()),
             }
+        }
+        if lost > 0 {
+            slot.order.metrics.expired.inc_by(lost);
+            tracing::warn!(%group, lost, "messages that were out of attempts had gone from the log before their burial");
         }
         if moves.is_empty() {
             return;
@@ -91,20 +108,19 @@ impl Task {
             Err(error) => {
                 tracing::warn!(%group, %error, "messages cannot be buried yet");
                 if let Some(slot) = self.slot_of(group, generation) {
-                    slot.retry_at = Some(now.monotonic.after(BURY_AGAIN_AFTER));
+                    slot.bury_at = Some(now.monotonic.after(BURY_AGAIN_AFTER));
                 }
             }
         }
     }
 }
 
-/// The letter of a death. A message that is gone from the log leaves a letter without a message behind: its reasons still
-/// tell what happened.
-fn burial(slot: &Slot, grave: Grave) -> Result<Burial, crate::group::RowError> {
+/// The letter of a death; none when the message is gone from the log.
+fn burial(slot: &Slot, grave: &Grave) -> Result<Option<Burial>, crate::group::RowError> {
     let Grave { death, batch, failures, earlier, replaces } = grave;
-    let mut reasons = earlier;
-    reasons.extend(slot.state.reasons(death.offset, &failures)?);
-    let letter =
-        DeadLetter { attempts: death.attempts, dead_at: death.at, reasons, batch: batch.unwrap_or_else(Bytes::new) };
-    Ok(Burial { offset: death.offset, letter, replaces })
+    let Some(batch) = batch.clone() else { return Ok(None) };
+    let mut reasons = earlier.clone();
+    reasons.extend(slot.state.reasons(death.offset, failures)?);
+    let letter = DeadLetter { attempts: death.attempts, dead_at: death.at, reasons, batch };
+    Ok(Some(Burial { offset: death.offset, letter, replaces: *replaces }))
 }

@@ -30,6 +30,10 @@ pub(crate) const PRODUCER_IDLE_MAX: Duration = Duration::from_secs(15 * 60);
 const ROWS_PREFIX: &[u8] = b"dedup/";
 const POSITION_KEY: &[u8] = b"dedup-position";
 
+/// How many bytes of rows go into one change: with the groups' progress beside it, that stays below what counts as new
+/// data, so that it is taken from the reserve when the storage is full.
+const ROWS_BYTES_MAX: usize = 96 << 10;
+
 /// The version of both rows.
 const VERSION: u8 = 1;
 
@@ -120,6 +124,15 @@ pub(crate) struct Dedup {
     dirty: BTreeSet<ProducerId>,
     /// Producers whose rows are to go.
     forgotten: BTreeSet<ProducerId>,
+    /// The round of writing that is under way.
+    round: Option<Round>,
+}
+
+/// One round of writing all rows that were behind when it began, in portions. The position is written with the last of
+/// them, and is that of the beginning: rows may be ahead of it, since a replay skips what they know already.
+struct Round {
+    position: Offset,
+    left: BTreeSet<ProducerId>,
 }
 
 impl Dedup {
@@ -237,29 +250,52 @@ impl Dedup {
     fn forget(&mut self, producer: ProducerId) {
         self.producers.remove(&producer);
         self.dirty.remove(&producer);
+        if let Some(round) = &mut self.round {
+            round.left.remove(&producer);
+        }
         self.forgotten.insert(producer);
     }
 
     /// Whether the rows are behind.
     pub(crate) fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty() || !self.forgotten.is_empty()
+        !self.dirty.is_empty() || !self.forgotten.is_empty() || self.round.is_some()
     }
 
-    /// The rows that bring the table up to `position`, the end of the log. They count as written: a failed commit fails
-    /// the partition as a whole, and after a refused one [`unwritten`](Self::unwritten) is to be called.
-    pub(crate) fn rows(&mut self, position: Offset) -> Rows {
-        let dirty = std::mem::take(&mut self.dirty);
+    /// A portion of the rows that bring the table up to the end of the log, which is at `end` now. They count as written:
+    /// a failed commit fails the partition as a whole, and after a refused one [`unwritten`](Self::unwritten) is to be
+    /// called. Not while an admission is neither settled nor taken back: its receipt may be for what is never stored.
+    pub(crate) fn rows(&mut self, end: Offset) -> Rows {
+        debug_assert!(self.undo.is_empty(), "rows would speak of batches that may yet be refused");
+        let begin = || Round { position: end, left: std::mem::take(&mut self.dirty) };
+        let mut round = self.round.take().unwrap_or_else(begin);
         let forgotten = std::mem::take(&mut self.forgotten);
-        let rows = dirty.iter().filter_map(|id| self.producers.get(id).map(|known| (key(*id), encode(known))));
-        let mut puts: Vec<_> = rows.collect();
-        puts.push((Key::copy_from(POSITION_KEY), encode_position(position)));
         let deletes = forgotten.iter().map(|id| KeyRange::single(&key(*id))).collect();
-        Rows { puts, deletes, dirty, forgotten }
+        let (mut puts, mut dirty, mut bytes) = (Vec::new(), BTreeSet::new(), 0);
+        while bytes < ROWS_BYTES_MAX
+            && let Some(id) = round.left.pop_first()
+        {
+            self.dirty.remove(&id);
+            let Some(known) = self.producers.get(&id) else { continue };
+            let row = encode(known);
+            bytes += row.len();
+            puts.push((key(id), row));
+            dirty.insert(id);
+        }
+        let mut position = None;
+        if round.left.is_empty() {
+            position = Some(round.position);
+            puts.push((Key::copy_from(POSITION_KEY), encode_position(round.position)));
+        } else {
+            self.round = Some(round);
+        }
+        Rows { puts, deletes, position, dirty, forgotten }
     }
 
-    /// The change with `rows` was refused.
+    /// The change with `rows` was refused. What the round has written before stays written; the next one begins anew.
     pub(crate) fn unwritten(&mut self, rows: Rows) {
-        self.dirty.extend(rows.dirty.into_iter().filter(|id| self.producers.contains_key(id)));
+        let left = self.round.take().map(|round| round.left).unwrap_or_default();
+        let behind = rows.dirty.into_iter().chain(left);
+        self.dirty.extend(behind.filter(|id| self.producers.contains_key(id)));
         self.forgotten.extend(rows.forgotten.into_iter().filter(|id| !self.producers.contains_key(id)));
     }
 
@@ -291,6 +327,8 @@ impl Dedup {
 pub(crate) struct Rows {
     pub(crate) puts: Vec<(Key, Bytes)>,
     pub(crate) deletes: Vec<KeyRange>,
+    /// Up to which offset the rows speak, if with these all are there; else there are more to come.
+    pub(crate) position: Option<Offset>,
     dirty: BTreeSet<ProducerId>,
     forgotten: BTreeSet<ProducerId>,
 }
@@ -438,6 +476,55 @@ mod tests {
         dedup.admit(batch(2, 0, 0), at(50), NOW).unwrap();
         dedup.take_back();
         assert_eq!(dedup.producers, before);
+    }
+
+    #[test]
+    fn the_rows_never_speak_of_a_batch_that_was_taken_back() {
+        let (mut dedup, mut expected) = (filled(2), filled(2));
+        dedup.admit(batch(1, 0, 2), at(20), NOW).unwrap();
+        dedup.admit(batch(2, 0, 0), at(30), NOW).unwrap();
+        dedup.take_back();
+        assert_eq!(dedup.rows(Offset(20)).puts, expected.rows(Offset(20)).puts);
+    }
+
+    #[test]
+    fn many_rows_are_written_in_small_portions_and_the_position_with_the_last() {
+        let mut dedup = Dedup::default();
+        for producer in 1..=1_000 {
+            for sequence in 0..RECEIPTS_MAX as u64 {
+                dedup.admit(batch(producer, 0, sequence), at(sequence << 20), NOW).unwrap();
+            }
+        }
+        dedup.settle();
+        let (mut rows, mut portions) = (BTreeMap::new(), 0);
+        loop {
+            let portion = dedup.rows(Offset(1 << 40).advance(portions));
+            let bytes: usize = portion.puts.iter().map(|(_, value)| value.len()).sum();
+            assert!(bytes < 2 * ROWS_BYTES_MAX, "{bytes} bytes in one portion");
+            let last = portion.position;
+            assert_eq!(last.is_some(), portion.puts.iter().any(|(key, _)| *key == Dedup::position_key()));
+            rows.extend(portion.puts);
+            portions += 1;
+            // One that publishes all the time does not keep the round from ending.
+            dedup.admit(batch(1, 0, RECEIPTS_MAX as u64 + portions - 1), at(1 << 40), NOW).unwrap();
+            dedup.settle();
+            if let Some(position) = last {
+                assert_eq!(position, Offset(1 << 40), "the end of the log when the round began");
+                break;
+            }
+        }
+        assert!(portions > 2);
+        assert_eq!(rows.len(), 1_001);
+        assert!(dedup.is_dirty(), "the one that published meanwhile is behind again");
+    }
+
+    #[test]
+    fn a_refused_portion_is_written_again() {
+        let mut dedup = filled(3);
+        let refused = dedup.rows(Offset(30));
+        let puts = refused.puts.clone();
+        dedup.unwritten(refused);
+        assert_eq!(dedup.rows(Offset(30)).puts, puts);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use stentor_core::storage::StorageError;
 use stentor_core::{GroupName, Offset};
 
 use super::command::PartitionStats;
+use super::flush::Trim;
 use super::jobs::Ages;
 use super::retention::{Facts, trim_to};
 use super::task::Task;
@@ -83,7 +84,7 @@ impl Task {
             short: full || tight,
         };
         if let Some(to) = trim_to(&facts) {
-            self.trim = Some(to);
+            self.trim = Some(Trim { to, owed_from: ages.owed_from });
             self.flush_at = Some(self.node.clock.monotonic());
         }
     }

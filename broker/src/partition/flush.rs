@@ -19,6 +19,14 @@ use crate::group::Moves;
 /// reserve when the storage is full.
 const PROGRESS_BYTES_MAX: usize = 128 << 10;
 
+/// How far the log is to be trimmed.
+#[derive(Clone, Copy)]
+pub(super) struct Trim {
+    pub(super) to: Offset,
+    /// What lies below expires even if it is owed.
+    pub(super) owed_from: Option<Offset>,
+}
+
 /// A group whose progress is in a change.
 struct Flushed {
     group: GroupName,
@@ -72,9 +80,12 @@ impl Task {
         let mut pending = Pending { progress: true, ..Pending::default() };
         let mut room = PROGRESS_BYTES_MAX;
         let mut flushed: Vec<Flushed> = Vec::new();
-        for (group, slot) in &mut self.groups {
-            if slot.moving || room == 0 || (!slot.state.is_dirty() && slot.waiters.is_empty()) {
-                continue;
+        let mut left_out = false;
+        for group in self.flush_order() {
+            let Some(slot) = self.groups.get_mut(&group) else { continue };
+            if room == 0 {
+                left_out = true;
+                break;
             }
             let rows = slot.state.flush(room, Moves::default(), now);
             room = room.saturating_sub(bytes_of(&rows.puts));
@@ -82,7 +93,9 @@ impl Task {
             change.deletes.extend(rows.deletes);
             pending.horizons.push((group.clone(), slot.generation, rows.horizon));
             let waiters = if rows.complete && alone { std::mem::take(&mut slot.waiters) } else { Vec::new() };
-            flushed.push(Flushed { group: group.clone(), waiters, complete: rows.complete });
+            left_out |= !rows.complete;
+            self.flushed_last = Some(group.clone());
+            flushed.push(Flushed { group, waiters, complete: rows.complete });
         }
         let mut dedup_rows = None;
         if with_dedup && (self.dedup.is_dirty() || self.trim.is_some()) {
@@ -90,10 +103,13 @@ impl Task {
             let rows = self.dedup.rows(change.expected_end);
             change.puts.extend(rows.puts.iter().cloned());
             change.deletes.extend(rows.deletes.iter().cloned());
+            left_out |= rows.position.is_none();
+            if let Some(position) = rows.position {
+                change.trim = self.trim.take().and_then(|trim| self.trim_now(trim, position.min(end)));
+            }
             dedup_rows = Some(rows);
         }
-        let trimmed = self.trim.take().filter(|to| *to > self.log_bounds().start).map(|to| to.min(end));
-        change.trim = trimmed;
+        let trimmed = change.trim;
         let told = if alone { self.whom_to_tell(&flushed) } else { Vec::new() };
         if change.is_empty() {
             self.flush_at = None;
@@ -110,14 +126,15 @@ impl Task {
                     pending.afterwards.extend(flushed.into_iter().flat_map(|flushed| flushed.waiters).map(settled));
                     pending.afterwards.extend(told.into_iter().map(replied));
                 }
-                if dedup_rows.is_some() {
+                if dedup_rows.is_some_and(|rows| rows.position.is_some()) {
                     self.dedup_behind = (0, 0);
                 }
                 if let Some(to) = trimmed {
                     self.trimmed(to);
                 }
-                let left = self.groups.values().any(|slot| slot.state.is_dirty());
-                self.flush_at = left.then(|| self.next_flush());
+                // What found no room goes with the next change, as soon as this one is durable.
+                let later = self.groups.values().any(|slot| slot.state.is_dirty());
+                self.flush_at = if left_out { Some(now.monotonic) } else { later.then(|| self.next_flush()) };
                 true
             }
             Err((error, _)) => {
@@ -140,6 +157,25 @@ impl Task {
                 false
             }
         }
+    }
+
+    /// The groups with something to write, beginning behind the one that was served last: when one change cannot take
+    /// everything, each gets its turn.
+    fn flush_order(&self) -> Vec<GroupName> {
+        let wanting = |slot: &Slot| !slot.moving && (slot.state.is_dirty() || !slot.waiters.is_empty());
+        let wanting = self.groups.iter().filter(|(_, slot)| wanting(slot)).map(|(group, _)| group);
+        let (before, behind): (Vec<_>, Vec<_>) = wanting.cloned().partition(|group| self.served_before(group));
+        behind.into_iter().chain(before).collect()
+    }
+
+    fn served_before(&self, group: &GroupName) -> bool {
+        self.flushed_last.as_ref().is_some_and(|last| group <= last)
+    }
+
+    /// How far the log may be trimmed now. What was decided on may be owed meanwhile: a group was sought back, or is new.
+    fn trim_now(&self, trim: Trim, bound: Offset) -> Option<Offset> {
+        let allowed = self.finished().max(trim.owed_from.unwrap_or(Offset::ZERO));
+        Some(trim.to.min(allowed).min(bound)).filter(|to| *to > self.log_bounds().start)
     }
 
     /// The storage has taken what these groups had to write.
@@ -239,8 +275,14 @@ impl Task {
             short: true,
         };
         let Some(to) = trim_to(&facts) else { return false };
-        self.trim = Some(to);
-        self.flush(true).await
+        self.trim = Some(Trim { to, owed_from: None });
+        // The log is trimmed with the last portion of the deduplication's rows.
+        while self.trim.is_some() {
+            if !self.flush(true).await {
+                return false;
+            }
+        }
+        true
     }
 
     /// Everything below is done with by every group.

@@ -59,8 +59,10 @@ pub(super) struct Slot {
     pub(super) reading: bool,
     /// Letters are being fetched for it; until they are written or given up, nothing of the group is flushed.
     pub(super) moving: bool,
-    /// After a read or a burial failed: not again before.
+    /// After a read failed: not again before.
     pub(super) retry_at: Option<Monotonic>,
+    /// After a burial failed: not again before. The rest of the group goes on.
+    pub(super) bury_at: Option<Monotonic>,
     /// Why it is not served any more.
     pub(super) stopped: Option<String>,
     pub(super) waiters: Vec<DurableWaiter>,
@@ -84,6 +86,7 @@ impl Slot {
             reading: false,
             moving: false,
             retry_at: None,
+            bury_at: None,
             stopped: None,
             waiters: Vec::new(),
             steering: VecDeque::new(),

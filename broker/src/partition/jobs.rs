@@ -25,8 +25,17 @@ pub(super) const ONE_BATCH: NonZeroU32 = NonZeroU32::MIN;
 /// How many letters move in one change.
 pub(super) const LETTERS_PER_CHANGE: usize = 256;
 
-/// How many bytes of letters move in one change, beyond the last one.
-pub(super) const LETTER_BYTES_PER_CHANGE: usize = 1 << 20;
+/// How many bytes of letters move in one change, if it holds more than one.
+pub(crate) const LETTER_BYTES_PER_CHANGE: usize = 1 << 20;
+
+/// The same while the storage is full: with the group's progress beside them they stay below what counts as new data.
+pub(super) const LETTER_BYTES_WHEN_FULL: usize = 96 << 10;
+
+/// How many letters one job looks at for a redrive: while it runs, nothing of the group is flushed.
+const LETTERS_SEEN_MAX: usize = 1_024;
+
+/// How many bytes of them.
+const LETTER_BYTES_SEEN_MAX: usize = 8 << 20;
 
 /// As many rows as the failures of one message may have, those of a redriven one included.
 const FAILURE_ROWS_MAX: NonZeroU32 = NonZeroU32::new(4 * REASONS_MAX).unwrap();
@@ -60,6 +69,8 @@ pub(super) struct Grave {
 
 /// Dead letters to be given back.
 pub(crate) struct Letters {
+    /// Behind which letter was looked.
+    pub(crate) after: Option<Offset>,
     pub(crate) letters: Vec<Redrive>,
     /// Behind which letter to go on; none when there are no more.
     pub(crate) next: Option<Offset>,
@@ -96,11 +107,11 @@ impl Task {
     }
 
     /// Fetches the messages of deaths, and why they died.
-    pub(super) fn spawn_graves(&mut self, group: &GroupName, generation: u64, deaths: Vec<Death>) {
+    pub(super) fn spawn_graves(&mut self, group: &GroupName, generation: u64, deaths: Vec<Death>, bytes_max: usize) {
         let Ok(reader) = self.reader() else { return };
         let group = group.clone();
         self.jobs.spawn(async move {
-            let outcome = dig(&*reader, &group, deaths).await;
+            let outcome = dig(&*reader, &group, deaths, bytes_max).await;
             Done::Graves { group, generation, outcome }
         });
     }
@@ -111,13 +122,13 @@ impl Task {
         group: &GroupName,
         generation: u64,
         filter: Option<Arc<Filter>>,
-        (limit, after): (usize, Option<Offset>),
+        (limit, bytes_max, after): (usize, usize, Option<Offset>),
         reply: Reply<Redriven>,
     ) {
         let Ok(reader) = self.reader() else { return };
         let group = group.clone();
         self.jobs.spawn(async move {
-            let outcome = letters(&*reader, &group, filter.as_deref(), limit, after).await;
+            let outcome = letters(&*reader, &group, filter.as_deref(), (limit, bytes_max), after).await;
             Done::Letters { group, generation, outcome, reply }
         });
     }
@@ -171,15 +182,17 @@ impl Task {
     }
 }
 
-async fn dig(reader: &dyn PartitionReader, group: &GroupName, deaths: Vec<Death>) -> Result<Vec<Grave>, StorageError> {
+async fn dig(
+    reader: &dyn PartitionReader,
+    group: &GroupName,
+    deaths: Vec<Death>,
+    bytes_max: usize,
+) -> Result<Vec<Grave>, StorageError> {
     let mut graves = Vec::new();
     let mut bytes = 0;
     // Deaths come in bunches: those of one batch read it once.
     let mut last: Option<RecordBatch> = None;
     for death in deaths {
-        if bytes >= LETTER_BYTES_PER_CHANGE {
-            break;
-        }
         let mut earlier = Vec::new();
         let batch = if death.redriven {
             let row = reader.get(&group::redriven_key(group, death.offset)).await?;
@@ -199,8 +212,13 @@ async fn dig(reader: &dyn PartitionReader, group: &GroupName, deaths: Vec<Death>
             let single = last.as_ref().and_then(|batch| single(batch, death.offset).transpose()).transpose();
             single.map_err(|error| StorageError::Invalid(error.to_string()))?.map(|batch| batch.to_bytes())
         };
-        bytes += batch.as_ref().map_or(0, Bytes::len);
         let failures = reader.scan(group::failures_range(group, death.offset), FAILURE_ROWS_MAX).await?;
+        bytes += batch.as_ref().map_or(0, Bytes::len);
+        bytes += failures.iter().map(|(_, value)| value.len()).sum::<usize>();
+        bytes += earlier.iter().map(|reason| reason.text.len()).sum::<usize>();
+        if bytes > bytes_max && !graves.is_empty() {
+            break;
+        }
         let replaces = reader.get(&group::dead_letter_key(group, death.offset)).await?.is_some();
         graves.push(Grave { death, batch, failures, earlier, replaces });
     }
@@ -211,12 +229,13 @@ fn damaged_row(error: group::RowError) -> StorageError {
     StorageError::Damaged(error.to_string())
 }
 
-/// Dead letters that pass the filter, behind `after`, as many as one change takes and at most `limit`.
+/// Dead letters that pass the filter, behind `after`, as many as one change takes and at most `limit`. With a filter that
+/// lets few pass there may be none and still more to come.
 pub(crate) async fn letters(
     reader: &dyn PartitionReader,
     group: &GroupName,
     filter: Option<&Filter>,
-    limit: usize,
+    (limit, bytes_max): (usize, usize),
     after: Option<Offset>,
 ) -> Result<Letters, wire::Error> {
     let mut range = group::dead_letters_range(group);
@@ -224,18 +243,23 @@ pub(crate) async fn letters(
         range.start = group::dead_letter_key(group, after).successor();
     }
     let (mut letters, mut bytes, mut seen) = (Vec::new(), 0, after);
+    let (mut looked_at, mut bytes_looked_at) = (0, 0);
     loop {
         let page = reader.scan(range.clone(), LETTERS_PER_PAGE).await.map_err(|error| refused_by_storage(&error))?;
         let full = page.len() as u64 >= u64::from(LETTERS_PER_PAGE.get());
         for (key, value) in page {
-            if letters.len() >= limit || bytes >= LETTER_BYTES_PER_CHANGE {
-                return Ok(Letters { letters, next: Some(seen.unwrap_or_default()) });
+            let full = letters.len() >= limit || (!letters.is_empty() && bytes + value.len() > bytes_max);
+            // Of one alone it could not be told whether it was got past.
+            let enough = looked_at >= LETTERS_SEEN_MAX || (looked_at > 1 && bytes_looked_at >= LETTER_BYTES_SEEN_MAX);
+            if full || enough {
+                return Ok(Letters { after, letters, next: Some(seen.unwrap_or_default()) });
             }
+            looked_at += 1;
+            bytes_looked_at += value.len();
             range.start = key.successor();
             let Some(offset) = group::dead_letter_offset(group, &key) else { continue };
             seen = Some(offset);
-            // A letter whose message was gone when it was buried has nothing to give back.
-            let Some(record) = first_record(group, &value)? else { continue };
+            let record = first_record(group, &value)?;
             if filter.is_none_or(|filter| filter.matches(&record)) {
                 bytes += value.len();
                 let key = record.key.as_deref().map(super::tail::key_hash);
@@ -243,22 +267,19 @@ pub(crate) async fn letters(
             }
         }
         if !full {
-            return Ok(Letters { letters, next: None });
+            return Ok(Letters { after, letters, next: None });
         }
     }
 }
 
-/// The message of a dead letter, if it has one.
-fn first_record(group: &GroupName, value: &Bytes) -> Result<Option<Record>, wire::Error> {
+/// The message of a dead letter.
+fn first_record(group: &GroupName, value: &Bytes) -> Result<Record, wire::Error> {
     let damaged = |detail: String| crate::error::refusal(stentor_protocol::ErrorCode::Corrupt, detail);
     let letter = DeadLetter::decode(group, value).map_err(|error| damaged(error.to_string()))?;
-    if letter.batch.is_empty() {
-        return Ok(None);
-    }
     let batch = RecordBatch::decode(letter.batch).map_err(|error| damaged(error.to_string()))?;
     let mut records = batch.records(u32::MAX).map_err(|error| bad_batch(&error))?;
     let record = records.next().ok_or_else(|| damaged("a dead letter holds no message".to_owned()))?;
-    record.map(Some).map_err(|error| damaged(error.to_string()))
+    record.map_err(|error| damaged(error.to_string()))
 }
 
 /// The message at `offset` as a batch of its own, at its place in the log; none when the batch does not hold it.

@@ -32,5 +32,5 @@ pub(crate) use command::{
     Answer, Answered, Command, GroupOrder, Nack, PartitionStats, Publish, Settlement, Story, Unsettled,
 };
 pub(crate) use handle::{Partition, open};
-pub(crate) use jobs::{letters, pick, single};
+pub(crate) use jobs::{LETTER_BYTES_PER_CHANGE, letters, pick, single};
 pub(crate) use serve::PICK_BELOW;

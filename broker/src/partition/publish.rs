@@ -94,8 +94,11 @@ impl Task {
         let change = self.appending(&pending);
         let mut outcome = self.commit(change, pending).await;
         if let Err((StorageError::StorageFull(_), pending)) = outcome {
-            // What every group is done with is the first to go when space is short.
+            // What every group is done with is the first to go when space is short. That writes the deduplication's rows,
+            // and these must not tell of what may be refused again.
+            self.dedup.take_back();
             outcome = if self.make_room().await {
+                self.admit_again(&pending);
                 let change = self.appending(&pending);
                 self.commit(change, *pending).await
             } else {
@@ -108,6 +111,10 @@ impl Task {
                 self.dedup_behind.0 = self.dedup_behind.0.saturating_add(batches);
                 self.dedup_behind.1 = self.dedup_behind.1.saturating_add(bytes);
             }
+            Err((StorageError::TooLarge { .. }, pending)) if pending.batches.len() > 1 => {
+                self.dedup.take_back();
+                self.append_apart(*pending).await;
+            }
             Err((error, pending)) => {
                 self.dedup.take_back();
                 let refused = self.failed.clone().unwrap_or_else(|| refused_by_storage(&error));
@@ -116,6 +123,46 @@ impl Task {
                     answer.refused(refused.clone());
                 }
             }
+        }
+    }
+
+    /// Notes the batches of a change once more whose admission was taken back. Nothing was admitted in between, so they
+    /// are as new as they were.
+    fn admit_again(&mut self, pending: &Pending) {
+        for batch in &pending.batches {
+            if let Some(sequenced) = batch.producer() {
+                let receipt = Receipt { base: batch.base_offset(), count: batch.count() };
+                let again = self.dedup.admit(sequenced, receipt, self.last_stored_at);
+                debug_assert_eq!(again, Ok(Admission::New));
+            }
+        }
+    }
+
+    /// Stores the batches of a change that was too large one by one, so that a large one is refused alone.
+    async fn append_apart(&mut self, pending: Pending) {
+        let Pending { batches, mut answers, .. } = pending;
+        for batch in batches {
+            let end = self.log.as_ref().map_or(Offset::ZERO, |log| log.writer.end());
+            let receipt = Receipt { base: end, count: batch.count() };
+            // Its own answer, and those to repeats of it.
+            let (own, others): (Vec<_>, Vec<_>) =
+                answers.into_iter().partition(|(_, of, _)| of.base == batch.base_offset());
+            answers = others;
+            let admitted =
+                batch.producer().map(|sequenced| self.dedup.admit(sequenced, receipt, self.last_stored_at)).transpose();
+            if let Err(error) = admitted {
+                // The one before it was refused.
+                own.into_iter().for_each(|(answer, ..)| answer.refused(refused_by_dedup(&error)));
+                continue;
+            }
+            let bytes = batch.len();
+            let alone = Pending {
+                batches: vec![batch.stored(end, self.last_stored_at)],
+                answers: own.into_iter().map(|(answer, _, repeat)| (answer, receipt, repeat)).collect(),
+                ..Pending::default()
+            };
+            // One batch is never taken apart again.
+            Box::pin(self.append(alone, bytes)).await;
         }
     }
 

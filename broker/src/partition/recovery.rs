@@ -70,7 +70,7 @@ pub(super) async fn open(
     Ok(Opened { writer, epoch, reader, durable, dedup, groups, last_stored_at, damaged })
 }
 
-/// Writes the recovered deduplication. Readers see only what is durable and the log was read, so what comes out of this
+/// Writes the recovered deduplication, in portions that need no room. Readers see only what is durable and the log was read, so what comes out of this
 /// receipt is the proof for all of it.
 async fn prove(
     writer: &mut dyn PartitionWriter,
@@ -78,10 +78,15 @@ async fn prove(
     mut dedup: Dedup,
 ) -> Result<(Dedup, Durable<Offset>), StorageError> {
     let end = writer.end();
-    let rows = dedup.rows(end);
-    let change = Change { puts: rows.puts, deletes: rows.deletes, ..Change::new(epoch, end) };
-    let durable = writer.commit(change).await?.durable().await?;
-    Ok((dedup, durable.map(|_| end)))
+    loop {
+        let rows = dedup.rows(end);
+        let change = Change { puts: rows.puts, deletes: rows.deletes, ..Change::new(epoch, end) };
+        let commit = writer.commit(change).await?;
+        // Commits become durable in their order: the last receipt speaks for those before it.
+        if rows.position.is_some() {
+            return Ok((dedup, commit.durable().await?.map(|_| end)));
+        }
+    }
 }
 
 async fn recover_dedup(

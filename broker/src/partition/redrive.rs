@@ -37,14 +37,15 @@ impl Task {
         };
         slot.moving = false;
         slot.ready = true;
-        let Letters { mut letters, mut next } = match outcome {
+        let Letters { after, mut letters, mut next } = match outcome {
             Ok(letters) => letters,
             Err(error) => return drop(reply.send(Err(error))),
         };
         let room = slot.state.redrive_room();
         if letters.len() > room {
             letters.truncate(room);
-            next = letters.last().map(|letter| letter.offset).or(next);
+            // Those left out are where the next request begins, also when all are.
+            next = letters.last().map(|letter| letter.offset).or(Some(after.unwrap_or_default()));
         }
         let redriven = Redriven { messages: letters.len() as u64, next };
         if letters.is_empty() {

@@ -14,6 +14,10 @@ use crate::group::Refusal;
 /// The longest that a consumer may extend a lease by at once.
 const EXTENSION_MAX: Duration = Duration::from_secs(24 * 3_600);
 
+/// The longest pause that a consumer may ask for before the next attempt: as long as a message waits, the log cannot be
+/// trimmed behind it.
+const DELAY_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+
 impl Task {
     pub(super) fn settle(&mut self, group: &GroupName, settlement: Settlement) {
         let now = self.now();
@@ -31,7 +35,10 @@ impl Task {
         for span in acks {
             metrics.acked.inc_by(slot.state.ack(consumer, span, &mut lost));
         }
-        for nack in nacks {
+        for mut nack in nacks {
+            if let Refusal::Retry { delay: Some(delay) } = &mut nack.refusal {
+                *delay = (*delay).min(DELAY_MAX);
+            }
             match slot.state.refuse(consumer, nack.offset, &nack.refusal, &nack.reason, now, &mut self.rng) {
                 Ok(()) if nack.refusal == Refusal::Release => {}
                 Ok(()) => drop(metrics.nacked.inc()),

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use super::command::{Command, Publish, Reply};
 use super::commit::{Outcome, Pending};
 use super::dedup::Dedup;
+use super::flush::Trim;
 use super::groups::Slot;
 use super::handle::Partition;
 use super::jobs::Done;
@@ -96,7 +97,9 @@ pub(super) struct Task {
     /// Whether ages are being looked up for retention.
     pub(super) aging: bool,
     /// How far the log is to be trimmed with the next flush.
-    pub(super) trim: Option<Offset>,
+    pub(super) trim: Option<Trim>,
+    /// The group whose progress was written last.
+    pub(super) flushed_last: Option<GroupName>,
     care_at: Monotonic,
     care_rounds: u32,
     /// Whether there is more to do at once.
@@ -137,6 +140,7 @@ impl Task {
             jobs: JoinSet::new(),
             aging: false,
             trim: None,
+            flushed_last: None,
             care_at: node.clock.monotonic().after(CARE_INTERVAL),
             care_rounds: 0,
             again: false,
@@ -214,6 +218,10 @@ impl Task {
             drop(taken);
             self.again |= commands_left == 0;
             if over {
+                // It has been taken out of its queue already, and is certainly not stored.
+                if let Some(publish) = publish {
+                    publish.answer.refused(shutting_down());
+                }
                 break;
             }
             if publish.is_none() && self.pending.len() < COMMITS_PENDING_MAX {
@@ -311,6 +319,7 @@ impl Task {
         for slot in self.groups.values() {
             sooner(slot.state.next_deadline());
             sooner(slot.retry_at);
+            sooner(slot.bury_at);
             // What is due already waits for a consumer, not for time.
             let due = slot.state.next_due().filter(|due| *due > now.wall);
             sooner(due.map(|due| now.monotonic.after(due.since(now.wall))));
@@ -330,6 +339,7 @@ impl Task {
                 slot.retry_at = None;
                 slot.ready = true;
             }
+            slot.bury_at = slot.bury_at.filter(|at| *at > now.monotonic);
             slot.ready |= slot.state.next_due().is_some_and(|due| due <= now.wall);
         }
         if self.care_at <= now.monotonic {

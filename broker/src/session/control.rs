@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use stentor_core::transport::{CloseCode, Frame, FrameReceiver, FrameStream, TransportError};
+use stentor_core::transport::{CloseCode, FRAME_HEAD_BYTES_MAX, Frame, FrameReceiver, FrameStream, TransportError};
 use stentor_protocol::wire::{response, to_broker, to_client};
 use stentor_protocol::{decode_to_broker, encode_to_client, wire};
 use tokio::task::JoinSet;
@@ -81,9 +81,8 @@ impl Control {
                     self.outlet.say(to_client::Kind::GoingAway(wire::GoingAway { reason })).await?;
                 }
                 Event::Answer((id, kind, body)) => {
-                    let response = wire::Response { id, kind: Some(kind) };
-                    let frame = encode_to_client(to_client::Kind::Response(response));
-                    self.outlet.send(Frame { body, ..frame }).await?;
+                    let frame = respond(id, kind, body);
+                    self.outlet.send(frame).await?;
                 }
                 Event::StreamEnded => {}
                 Event::Frame(Ok(Some(frame))) => self.request(frame).await?,
@@ -129,5 +128,46 @@ impl Control {
         self.session.node.metrics.refuse("protocol");
         self.outlet.end(refusal(stentor_protocol::ErrorCode::Protocol, why)).await;
         Err(Broken)
+    }
+}
+
+/// The frame of an answer. One that the other side would have to refuse is replaced by an error: that ends the request,
+/// and not the connection with everything on it.
+fn respond(id: u64, kind: response::Kind, body: Bytes) -> Frame {
+    let response = |kind| wire::Response { id, kind: Some(kind) };
+    let frame = encode_to_client(to_client::Kind::Response(response(kind)));
+    if frame.head.len() <= FRAME_HEAD_BYTES_MAX as usize {
+        return Frame { body, ..frame };
+    }
+    let message = format!(
+        "the answer takes {} bytes, more than the {FRAME_HEAD_BYTES_MAX} of one frame: ask for less at once",
+        frame.head.len()
+    );
+    let error = refusal(stentor_protocol::ErrorCode::LimitReached, message);
+    encode_to_client(to_client::Kind::Response(response(response::Kind::Error(error))))
+}
+
+#[cfg(test)]
+mod tests {
+    use stentor_protocol::decode_to_client;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_too_large_for_a_frame_becomes_an_error_of_its_request() {
+        let groups = |count: usize| {
+            let group = wire::Error { message: "g".repeat(1_000), ..wire::Error::default() };
+            response::Kind::Error(wire::Error { message: group.message.repeat(count), ..group })
+        };
+        let small = respond(7, groups(1_000), Bytes::from_static(b"body"));
+        assert_eq!(small.body, b"body"[..]);
+        let large = respond(7, groups(2_000), Bytes::from_static(b"body"));
+        let Ok(to_client::Kind::Response(wire::Response { id: 7, kind: Some(response::Kind::Error(error)) })) =
+            decode_to_client(large.head)
+        else {
+            panic!("no answer to request 7");
+        };
+        assert_eq!(error.code(), stentor_protocol::ErrorCode::LimitReached);
+        assert!(large.body.is_empty());
     }
 }
