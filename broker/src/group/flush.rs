@@ -12,7 +12,7 @@ use bytes::Bytes;
 use stentor_core::storage::{Key, KeyRange};
 use stentor_core::{GroupName, Offset};
 
-use super::letters::{Moves, Redrive};
+use super::letters::{Moves, Purge, Redrive};
 use super::ranges::RangeSet;
 use super::rows::{self, CHUNK, Cursor, Failure};
 use super::waiting::Waiting;
@@ -228,13 +228,15 @@ impl GroupState {
     /// The letters' rows; returns how many letters there are afterwards.
     fn write_moves(&mut self, moves: &Moves, now: Now, taken: &mut Unflushed, flush: &mut Flush) -> u64 {
         let mut dead_letters = self.dead_letters;
-        if moves.purge {
-            flush.deletes.push(keys::dead_letters_range(&self.name));
-            dead_letters = 0;
+        if let Some(Purge { range, letters }) = &moves.purge {
+            flush.deletes.push(range.clone());
+            dead_letters = dead_letters.saturating_sub(*letters);
         }
+        let purged = |key: &Key| moves.purge.as_ref().is_some_and(|purge| purge.range.contains(key));
         for Redrive { offset, key, value } in &moves.redrive {
-            flush.deletes.push(KeyRange::single(&keys::dead_letter_key(&self.name, *offset)));
-            dead_letters = dead_letters.saturating_sub(u64::from(!moves.purge));
+            let letter = keys::dead_letter_key(&self.name, *offset);
+            dead_letters = dead_letters.saturating_sub(u64::from(!purged(&letter)));
+            flush.deletes.push(KeyRange::single(&letter));
             if self.takes_back(offset.0) {
                 // The attempts of its earlier life are told by the reasons in the letter.
                 flush.deletes.push(keys::failures_range(&self.name, *offset));
@@ -249,8 +251,9 @@ impl GroupState {
             if self.redriven.contains(&burial.offset.0) {
                 flush.deletes.push(KeyRange::single(&keys::redriven_key(&self.name, burial.offset)));
             }
-            flush.puts.push((keys::dead_letter_key(&self.name, burial.offset), burial.letter.encode()));
-            dead_letters += u64::from(!burial.replaces || moves.purge);
+            let letter = keys::dead_letter_key(&self.name, burial.offset);
+            dead_letters += u64::from(!burial.replaces || purged(&letter));
+            flush.puts.push((letter, burial.letter.encode()));
         }
         dead_letters
     }

@@ -5,7 +5,7 @@
 //! its failures and marks the offset done. Whatever crashes, there is either a dying message or its letter.
 
 use bytes::{Buf, BufMut, Bytes};
-use stentor_core::storage::Key;
+use stentor_core::storage::{Key, KeyRange};
 use stentor_core::{GroupName, Offset, Timestamp};
 
 use super::keys::{self, StateKey};
@@ -43,13 +43,21 @@ pub(crate) struct Moves {
     pub bury: Vec<Burial>,
     /// Letters given back to the group. At most [`GroupState::redrive_room`].
     pub redrive: Vec<Redrive>,
-    /// Drop all dead letters there are (not those redriven or buried now).
-    pub purge: bool,
+    /// Drop dead letters (not those redriven or buried now).
+    pub purge: Option<Purge>,
+}
+
+/// Dead letters to be dropped: a portion of them, so that the storage never has many rows to delete at once.
+#[derive(Clone, Debug)]
+pub(crate) struct Purge {
+    pub range: KeyRange,
+    /// How many letters lie in it.
+    pub letters: u64,
 }
 
 impl Moves {
     pub(crate) fn is_empty(&self) -> bool {
-        self.bury.is_empty() && self.redrive.is_empty() && !self.purge
+        self.bury.is_empty() && self.redrive.is_empty() && self.purge.is_none()
     }
 }
 

@@ -48,7 +48,7 @@ mod waiting;
 pub(crate) use keys::{
     dead_letter_key, dead_letter_offset, dead_letters_range, failures_range, group_range, redriven_key, state_ranges,
 };
-pub(crate) use letters::{Burial, DeadLetter, Moves, Reason, Redrive};
+pub(crate) use letters::{Burial, DeadLetter, Moves, Purge, Reason, Redrive};
 pub(crate) use load::Loading;
 pub(crate) use rows::RowError;
 pub(crate) use types::{Batch, ConsumerId, Credit, Death, LeaseLost, Leased, Now, Refusal, Rules, Want, Whereabouts};

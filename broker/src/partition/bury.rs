@@ -45,7 +45,7 @@ impl Task {
                     let limit = (limit as usize).min(slot.state.redrive_room()).min(LETTERS_PER_CHANGE);
                     self.spawn_letters(&group, generation, filter, (limit, bytes_max, after), reply);
                 }
-                Some(Steering::Purge { reply }) => self.purges.push((group, generation, reply)),
+                Some(Steering::Purge { purged, reply }) => self.spawn_purge(&group, generation, purged, reply),
                 None => {
                     let deaths: Vec<Death> = slot.state.deaths().take(LETTERS_PER_CHANGE).collect();
                     self.spawn_graves(&group, generation, deaths, bytes_max);

@@ -248,11 +248,10 @@ impl Task {
         }
     }
 
-    /// Writes rows that belong to no group that is there.
-    pub(super) async fn write_rows(&mut self, puts: Vec<(Key, Bytes)>, deletes: Vec<KeyRange>, afterwards: Afterwards) {
+    /// Deletes rows that belong to no group that is there.
+    pub(super) async fn delete_rows(&mut self, range: KeyRange, afterwards: Afterwards) {
         let mut change = self.change();
-        change.puts = puts;
-        change.deletes = deletes;
+        change.deletes = vec![range];
         let pending = Pending { afterwards: vec![afterwards], ..Pending::default() };
         if let Err((error, pending)) = self.commit(change, pending).await {
             let refused = refused_by_storage(&error);

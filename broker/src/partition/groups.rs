@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use stentor_core::storage::Key;
+use stentor_core::storage::{Key, KeyRange, StorageError};
 use stentor_core::{GroupName, Monotonic, Offset, OffsetRange, Timestamp};
 use stentor_protocol::{ErrorCode, wire};
 use tokio::sync::oneshot;
 
 use super::command::{Command, GroupOrder, GroupStats, Redriven, Reply, Story, Unsettled};
 use super::commit::Afterwards;
+use super::jobs::Portion;
 use super::tail::{Held, Run};
 use super::task::Task;
 use crate::consumer::{Consumer, Departure};
-use crate::error::{group_not_found, refusal};
+use crate::error::{group_not_found, refusal, refused_by_storage};
 use crate::filter::Filter;
 use crate::group::{ConsumerId, DeadLetter, GroupState, Now, Whereabouts, group_range};
 
@@ -26,8 +27,17 @@ const STEERING_WAITING_MAX: usize = 16;
 
 /// An operator's request that moves dead letters; one at a time.
 pub(super) enum Steering {
-    Redrive { filter: Option<Arc<Filter>>, limit: u32, after: Option<Offset>, reply: Reply<Redriven> },
-    Purge { reply: Reply<u64> },
+    Redrive {
+        filter: Option<Arc<Filter>>,
+        limit: u32,
+        after: Option<Offset>,
+        reply: Reply<Redriven>,
+    },
+    /// `purged` of the letters are gone already.
+    Purge {
+        purged: u64,
+        reply: Reply<u64>,
+    },
 }
 
 /// Settlements that wait for a flush.
@@ -140,7 +150,7 @@ impl Task {
         match command {
             Command::AddGroup { order, at, reply } => self.add_group(order, at, reply).await,
             Command::UpdateGroup { order, reply } => self.update_group(order, reply),
-            Command::RemoveGroup { group, reply } => self.remove_group(&group, reply).await,
+            Command::RemoveGroup { group, reply } => self.remove_group(group, reply),
             Command::SeekGroup { group, to, reply } => self.seek_group(&group, to, reply),
             Command::Attach { group, consumer, reply } => self.attach(&group, consumer, reply),
             Command::Settle { group, settlement } => self.settle(&group, settlement),
@@ -148,7 +158,7 @@ impl Task {
                 let steering = Steering::Redrive { filter, limit, after, reply };
                 self.steer(&group, steering);
             }
-            Command::Purge { group, reply } => self.steer(&group, Steering::Purge { reply }),
+            Command::Purge { group, reply } => self.steer(&group, Steering::Purge { purged: 0, reply }),
             Command::Story { .. } | Command::Describe { .. } | Command::Settings { .. } | Command::Shutdown => {}
         }
     }
@@ -196,13 +206,32 @@ impl Task {
         let _ = reply.send(updated);
     }
 
-    async fn remove_group(&mut self, group: &GroupName, reply: Reply<()>) {
+    fn remove_group(&mut self, group: GroupName, reply: Reply<()>) {
         if let Some(error) = &self.failed {
             let _ = reply.send(Err(error.clone()));
             return;
         }
-        self.groups.remove(group);
-        self.write_rows(Vec::new(), vec![group_range(group)], Afterwards::Reply(reply)).await;
+        self.groups.remove(&group);
+        self.spawn_removal(group_range(&group), reply);
+    }
+
+    /// A portion of the rows of a group that was removed is known: they go, and then the next.
+    pub(super) async fn remove_rows(
+        &mut self,
+        range: KeyRange,
+        outcome: Result<Portion, StorageError>,
+        reply: Reply<()>,
+    ) {
+        match outcome {
+            Err(error) => drop(reply.send(Err(refused_by_storage(&error)))),
+            // All that is left, also what was on its way to the table while it was looked at.
+            Ok(Portion { more: false, .. }) => self.delete_rows(range, Afterwards::Reply(reply)).await,
+            Ok(Portion { end, .. }) => {
+                let left = KeyRange { start: end.clone(), end: range.end };
+                self.delete_rows(KeyRange::new(range.start, end), Afterwards::Nobody).await;
+                self.spawn_removal(left, reply);
+            }
+        }
     }
 
     fn seek_group(&mut self, group: &GroupName, to: Offset, reply: Reply<()>) {
@@ -242,7 +271,7 @@ impl Task {
         };
         match steering {
             Steering::Redrive { reply, .. } => drop(reply.send(Err(refused))),
-            Steering::Purge { reply } => drop(reply.send(Err(refused))),
+            Steering::Purge { reply, .. } => drop(reply.send(Err(refused))),
         }
     }
 

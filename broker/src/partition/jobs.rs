@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use stentor_core::batch::{BatchBuilder, BatchError};
-use stentor_core::storage::{Key, PartitionReader, StorageError, StoredBatch};
+use stentor_core::storage::{Key, KeyRange, PartitionReader, StorageError, StoredBatch};
 use stentor_core::{Compression, GroupName, Offset, Record, RecordBatch, Timestamp};
 use stentor_protocol::wire;
 
@@ -34,7 +34,10 @@ pub(super) const LETTER_BYTES_WHEN_FULL: usize = 96 << 10;
 /// How many letters one job looks at for a redrive: while it runs, nothing of the group is flushed.
 const LETTERS_SEEN_MAX: usize = 1_024;
 
-/// How many bytes of them.
+/// How many rows are deleted in one change.
+const ROWS_DELETED_MAX: u64 = 1_024;
+
+/// How many bytes of letters one job looks at.
 const LETTER_BYTES_SEEN_MAX: usize = 8 << 20;
 
 /// As many rows as the failures of one message may have, those of a redriven one included.
@@ -50,6 +53,8 @@ pub(super) enum Done {
     Graves { group: GroupName, generation: u64, outcome: Result<Vec<Grave>, StorageError> },
     Letters { group: GroupName, generation: u64, outcome: Result<Letters, wire::Error>, reply: Reply<Redriven> },
     Stories { offset: Offset, rows: BTreeMap<GroupName, Vec<(Key, Bytes)>>, reply: Reply<Vec<Story>> },
+    Purge { group: GroupName, generation: u64, outcome: Result<Portion, StorageError>, purged: u64, reply: Reply<u64> },
+    Removal { range: KeyRange, outcome: Result<Portion, StorageError>, reply: Reply<()> },
     Ages { outcome: Result<Ages, StorageError> },
     Oldest { group: GroupName, generation: u64, offset: Offset, stored_at: Option<Timestamp> },
 }
@@ -74,6 +79,15 @@ pub(crate) struct Letters {
     pub(crate) letters: Vec<Redrive>,
     /// Behind which letter to go on; none when there are no more.
     pub(crate) next: Option<Offset>,
+}
+
+/// A portion of the rows of a range, from its start on.
+pub(super) struct Portion {
+    pub(super) rows: u64,
+    /// Behind its last row.
+    pub(super) end: Key,
+    /// Whether the range holds more.
+    pub(super) more: bool,
 }
 
 /// Where messages of certain ages begin.
@@ -130,6 +144,25 @@ impl Task {
         self.jobs.spawn(async move {
             let outcome = letters(&*reader, &group, filter.as_deref(), (limit, bytes_max), after).await;
             Done::Letters { group, generation, outcome, reply }
+        });
+    }
+
+    /// Looks how many dead letters go in the next portion of a purge.
+    pub(super) fn spawn_purge(&mut self, group: &GroupName, generation: u64, purged: u64, reply: Reply<u64>) {
+        let Ok(reader) = self.reader() else { return };
+        let group = group.clone();
+        self.jobs.spawn(async move {
+            let outcome = portion(&*reader, group::dead_letters_range(&group)).await;
+            Done::Purge { group, generation, outcome, purged, reply }
+        });
+    }
+
+    /// Looks which rows go in the next portion of a group's removal.
+    pub(super) fn spawn_removal(&mut self, range: KeyRange, reply: Reply<()>) {
+        let Ok(reader) = self.reader() else { return };
+        self.jobs.spawn(async move {
+            let outcome = portion(&*reader, range.clone()).await;
+            Done::Removal { range, outcome, reply }
         });
     }
 
@@ -223,6 +256,23 @@ async fn dig(
         graves.push(Grave { death, batch, failures, earlier, replaces });
     }
     Ok(graves)
+}
+
+/// The first rows of a range, so many that they can be deleted in one change without holding up the storage.
+async fn portion(reader: &dyn PartitionReader, mut range: KeyRange) -> Result<Portion, StorageError> {
+    let (mut rows, mut bytes) = (0, 0);
+    loop {
+        let page = reader.scan(range.clone(), LETTERS_PER_PAGE).await?;
+        let full = page.len() as u64 >= u64::from(LETTERS_PER_PAGE.get());
+        rows += page.len() as u64;
+        bytes += page.iter().map(|(_, value)| value.len()).sum::<usize>();
+        if let Some((key, _)) = page.last() {
+            range.start = key.successor();
+        }
+        if !full || rows >= ROWS_DELETED_MAX || bytes >= LETTER_BYTES_SEEN_MAX {
+            return Ok(Portion { rows, end: range.start, more: full });
+        }
+    }
 }
 
 fn damaged_row(error: group::RowError) -> StorageError {

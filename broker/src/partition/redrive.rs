@@ -1,22 +1,23 @@
 //! Giving dead letters back to their group, and dropping them.
 
 use stentor_core::GroupName;
+use stentor_core::storage::{KeyRange, StorageError};
 use stentor_protocol::{ErrorCode, wire};
 
 use super::command::{Redriven, Reply};
 use super::commit::Afterwards;
 use super::groups::Steering;
-use super::jobs::Letters;
+use super::jobs::{Letters, Portion};
 use super::task::Task;
-use crate::error::refusal;
-use crate::group::Moves;
+use crate::error::{refusal, refused_by_storage};
+use crate::group::{self, Moves, Purge};
 
 impl Steering {
     /// It cannot be done.
     pub(super) fn refuse(self, error: wire::Error) {
         match self {
             Self::Redrive { reply, .. } => drop(reply.send(Err(error))),
-            Self::Purge { reply } => drop(reply.send(Err(error))),
+            Self::Purge { reply, .. } => drop(reply.send(Err(error))),
         }
     }
 }
@@ -31,9 +32,7 @@ impl Task {
         reply: Reply<Redriven>,
     ) {
         let Some(slot) = self.slot_of(group, generation) else {
-            let error = refusal(ErrorCode::GroupNotFound, format!("the group `{group}` was deleted meanwhile"));
-            drop(reply.send(Err(error)));
-            return;
+            return drop(reply.send(Err(group_deleted(group))));
         };
         slot.moving = false;
         slot.ready = true;
@@ -56,14 +55,42 @@ impl Task {
         let _ = self.flush_one(group, moves, Vec::new(), Afterwards::Redriven(reply, redriven)).await;
     }
 
-    /// Drops the dead letters that operators asked to be dropped.
-    pub(super) async fn purge(&mut self) {
-        for (group, generation, reply) in std::mem::take(&mut self.purges) {
-            let Some(slot) = self.slot_of(&group, generation) else { continue };
-            slot.moving = false;
-            let count = slot.state.dead_letters();
-            let moves = Moves { purge: true, ..Moves::default() };
-            let _ = self.flush_one(&group, moves, Vec::new(), Afterwards::Purged(reply, count)).await;
+    /// A portion of the letters that an operator wants dropped is known.
+    pub(super) async fn purge(
+        &mut self,
+        group: &GroupName,
+        generation: u64,
+        outcome: Result<Portion, StorageError>,
+        (purged, reply): (u64, Reply<u64>),
+    ) {
+        let Some(slot) = self.slot_of(group, generation) else {
+            return drop(reply.send(Err(group_deleted(group))));
+        };
+        slot.moving = false;
+        slot.ready = true;
+        let Portion { rows, end, more } = match outcome {
+            Ok(portion) => portion,
+            Err(error) => return drop(reply.send(Err(refused_by_storage(&error)))),
+        };
+        let purged = purged + rows;
+        if rows == 0 {
+            return drop(reply.send(Ok(purged)));
+        }
+        let range = KeyRange { end: Some(end), ..group::dead_letters_range(group) };
+        let moves = Moves { purge: Some(Purge { range, letters: rows }), ..Moves::default() };
+        if !more {
+            // A refusal has been sent to whoever asked.
+            let _ = self.flush_one(group, moves, Vec::new(), Afterwards::Purged(reply, purged)).await;
+            return;
+        }
+        match (self.flush_one(group, moves, Vec::new(), Afterwards::Nobody).await, self.slot_of(group, generation)) {
+            (Ok(()), Some(slot)) => slot.steering.push_front(Steering::Purge { purged, reply }),
+            (Ok(()), None) => drop(reply.send(Err(group_deleted(group)))),
+            (Err(error), _) => drop(reply.send(Err(error))),
         }
     }
+}
+
+fn group_deleted(group: &GroupName) -> wire::Error {
+    refusal(ErrorCode::GroupNotFound, format!("the group `{group}` was deleted meanwhile"))
 }

@@ -87,8 +87,6 @@ pub(super) struct Task {
     pub(super) progress_pending: u32,
     /// Whoever waits for a group's next complete flush.
     pub(super) after_flush: Vec<(GroupName, Reply<()>)>,
-    /// Groups whose dead letters are to be dropped.
-    pub(super) purges: Vec<(GroupName, u64, Reply<u64>)>,
     /// When progress is to be written at the latest.
     pub(super) flush_at: Option<Monotonic>,
     /// The storage has refused progress: it is offered again at `flush_at` and not before.
@@ -134,7 +132,6 @@ impl Task {
             pending: VecDeque::new(),
             progress_pending: 0,
             after_flush: Vec::new(),
-            purges: Vec::new(),
             flush_at: None,
             flush_refused: false,
             jobs: JoinSet::new(),
@@ -261,7 +258,6 @@ impl Task {
             return;
         }
         self.start_moves();
-        self.purge().await;
         self.flush_if_due().await;
         self.serve_groups();
         // Serving may have used up a horizon: the flush that raises it is the next turn's, and nothing else may come
@@ -299,6 +295,10 @@ impl Task {
             Done::Letters { group, generation, outcome, reply } => {
                 self.redrive(&group, generation, outcome, reply).await;
             }
+            Done::Purge { group, generation, outcome, purged, reply } => {
+                self.purge(&group, generation, outcome, (purged, reply)).await;
+            }
+            Done::Removal { range, outcome, reply } => self.remove_rows(range, outcome, reply).await,
             Done::Stories { offset, rows, reply } => drop(reply.send(Ok(self.stories(offset, &rows)))),
             Done::Ages { outcome } => self.retain(outcome),
             Done::Oldest { group, generation, offset, stored_at } => {

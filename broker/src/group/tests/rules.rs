@@ -365,7 +365,8 @@ fn purged_letters_are_gone() {
     rig.bury_all();
     rig.refuse(ALICE, 1, &Refusal::Reject, "").unwrap();
     let death = rig.state.deaths().next().unwrap();
-    rig.flush_with(Moves { bury: vec![rig.burial(death)], purge: true, ..Moves::default() });
+    let purge = crate::group::Purge { range: crate::group::dead_letters_range(&name()), letters: 1 };
+    rig.flush_with(Moves { bury: vec![rig.burial(death)], purge: Some(purge), ..Moves::default() });
     let letters: Vec<u64> = rig.letters().into_iter().map(|(offset, _)| offset).collect();
     assert_eq!((letters, rig.state.dead_letters()), (vec![1], 1), "what is buried meanwhile stays");
 }
