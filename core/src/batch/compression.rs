@@ -24,6 +24,13 @@ pub enum Compression {
 /// The level at which zstd gives most of what it can for little time; its own default.
 const ZSTD_LEVEL: i32 = 3;
 
+/// The window that a zstd frame may have in any case, 2 MiB: an encoder that does not know the size ahead takes it at the
+/// usual levels, also for less.
+const ZSTD_WINDOW_LOG_MIN: u32 = 21;
+
+/// The largest window that is ever set aside, 128 MiB, as the decoder has it by itself.
+const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+
 /// An LZ4 block cannot grow by more than this factor (each byte of a run's length stands for at most 255), so a claim
 /// beyond it is a lie and no memory is taken for it.
 const LZ4_GROWTH_MAX: u64 = 255;
@@ -84,7 +91,10 @@ impl Compression {
             Self::Zstd => {
                 // Read as it comes, one byte further than allowed: the memory taken follows what was really there.
                 let failed = |error: std::io::Error| BatchError::Decompress(error.to_string());
-                let decoder = zstd::stream::read::Decoder::with_buffer(payload.as_ref()).map_err(failed)?;
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(payload.as_ref()).map_err(failed)?;
+                // A frame's header may ask for a window of any size, whatever there is behind it.
+                let window_log = u32::BITS - raw_bytes.saturating_sub(1).leading_zeros();
+                decoder.window_log_max(window_log.clamp(ZSTD_WINDOW_LOG_MIN, ZSTD_WINDOW_LOG_MAX)).map_err(failed)?;
                 let mut raw = Vec::new();
                 decoder.take(u64::from(raw_bytes) + 1).read_to_end(&mut raw).map_err(failed)?;
                 raw.into()

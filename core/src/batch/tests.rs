@@ -141,6 +141,17 @@ fn a_small_block_that_claims_to_grow_without_bound_takes_no_memory() {
 }
 
 #[test]
+fn a_zstd_frame_gets_no_window_far_beyond_what_comes_out() {
+    // Magic, a descriptor without a size, the window, and a last block of one raw byte.
+    let frame = |window_log: u8| {
+        let window = (window_log - 10) << 3;
+        Bytes::copy_from_slice(&[0x28, 0xb5, 0x2f, 0xfd, 0, window, 0x09, 0, 0, b'x'])
+    };
+    assert_eq!(Compression::Zstd.decompress(&frame(21), 1, 1 << 20), Ok(Bytes::from_static(b"x")));
+    assert!(matches!(Compression::Zstd.decompress(&frame(27), 1, 1 << 20), Err(BatchError::Decompress(_))));
+}
+
+#[test]
 fn another_version_is_refused_by_name() {
     let mut bytes = build(&[plain(b"x")], Compression::None).to_bytes().to_vec();
     bytes[16] = 2;
