@@ -49,8 +49,17 @@ impl Limit {
     }
 }
 
-/// The disk: batches of so many bytes into a file written before, each followed by fdatasync.
-pub(crate) async fn disk(folder: &Path, batch_bytes: u64, message_bytes: u64) -> Result<Limit, Failure> {
+/// What many waiting batches come to when they are written and synced at once. A store that does so may well be faster
+/// than a file synced batch by batch; it cannot be faster than this.
+pub(crate) const GROUP_BYTES: u64 = 1 << 20;
+
+/// The disk: pieces of so many bytes into a file written before, each followed by fdatasync.
+pub(crate) async fn disk(
+    what: &'static str,
+    folder: &Path,
+    batch_bytes: u64,
+    message_bytes: u64,
+) -> Result<Limit, Failure> {
     let folder = folder.to_owned();
     let probe = move || -> io::Result<Amount> {
         let file = tempfile::tempfile_in(&folder)?;
@@ -62,7 +71,7 @@ pub(crate) async fn disk(folder: &Path, batch_bytes: u64, message_bytes: u64) ->
         write_and_sync(&file, batch_bytes.clamp(1, FILE_BYTES))
     };
     let amount = blocking(probe).await?.map_err(|error| Failure::io("cannot measure the disk", &error))?;
-    Ok(Limit::of("write and fdatasync of a plain file at the same batch size", amount, message_bytes))
+    Ok(Limit::of(what, amount, message_bytes))
 }
 
 fn write_and_sync(file: &File, batch_bytes: u64) -> io::Result<Amount> {
@@ -157,7 +166,7 @@ mod tests {
     async fn every_limit_can_be_measured() {
         let folder = tempfile::tempdir().unwrap();
         let limits = [
-            disk(folder.path(), 16 << 10, 1_024).await.unwrap(),
+            disk("a plain file", folder.path(), 16 << 10, 1_024).await.unwrap(),
             memory(16 << 10, 1_024).await.unwrap(),
             wire(1_024).await.unwrap(),
         ];

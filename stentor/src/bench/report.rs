@@ -22,7 +22,7 @@ pub(crate) struct Report {
     pub(super) broker_cpu_seconds: f64,
     /// Of the broker's process, at its end.
     pub(super) broker_rss_bytes: u64,
-    /// The lowest of the limits: what holds this work up at best.
+    /// What holds this work up at best: the wire, or what the topic is kept in.
     pub(super) limit: Limit,
     /// All that were measured in this run.
     pub(super) limits: Vec<Limit>,

@@ -104,6 +104,7 @@ async fn watch(
     acknowledged: Arc<AtomicU64>,
     mut produced: oneshot::Receiver<()>,
 ) -> Result<Vec<Tenth>, Failure> {
+    let client = target.client().await?;
     let began = clock.monotonic();
     let (mut tenths, mut last, mut last_at) = (Vec::new(), 0, began);
     loop {
@@ -121,11 +122,12 @@ async fn watch(
             tenths.push(Tenth {
                 messages,
                 messages_per_second: per_second(messages - last, now.since(last_at)),
-                broker_rss_bytes: target.node().await?.rss_bytes,
+                broker_rss_bytes: client.admin().node_status().await?.rss_bytes,
             });
             (last, last_at) = (messages, now);
         }
         if over {
+            client.close().await;
             return Ok(tenths);
         }
     }

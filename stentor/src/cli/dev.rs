@@ -10,7 +10,7 @@ use super::connect::Context;
 use crate::config::Config;
 use crate::output::{Failure, Output};
 use crate::serve::certificates::DevCertificates;
-use crate::serve::{PROFILE_FILE, Plan, Ready, run};
+use crate::serve::{PROFILE_FILE, Plan, Ready, data_dir, run};
 
 /// Run a broker on loopback with generated certificates, for development
 #[derive(Debug, Args)]
@@ -49,6 +49,7 @@ impl Dev {
         if let Some(data_dir) = self.data_dir {
             config.data_dir = data_dir;
         }
+        data_dir::prepare(&config.data_dir)?;
         let certificates = DevCertificates::prepare(&config.data_dir, &SystemClock::new())?;
         let tls = certificates.tls();
         let output = context.output;

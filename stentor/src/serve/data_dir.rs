@@ -17,7 +17,7 @@ pub(crate) const PROFILE_FILE: &str = "client.toml";
 
 /// Makes the folder if there is none, and finds out whether it can be written: a message from the depths of a backend
 /// would not say what to do.
-pub(super) fn prepare(folder: &Path) -> Result<(), Failure> {
+pub(crate) fn prepare(folder: &Path) -> Result<(), Failure> {
     let shown = folder.display();
     let refused = |error: &io::Error| match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {

@@ -9,7 +9,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod certificates;
-mod data_dir;
+pub(crate) mod data_dir;
 mod logging;
 mod node;
 mod process;
