@@ -154,7 +154,8 @@ impl Task {
         }
     }
 
-    /// The group cannot go on here: what it would get next is damaged. It is not skipped: the partition says so in its state.
+    /// The group cannot go on here: what it would get next is damaged. It is not skipped: the partition says so in its
+    /// state.
     pub(super) fn stop_group(&mut self, group: &GroupName, why: &str) {
         tracing::error!(topic = %self.topic, partition = %self.partition.index, %group, why, "the group has stopped");
         self.metrics.corrupt.inc();
