@@ -119,6 +119,25 @@ async fn what_only_reads_is_asked_again_on_the_next_connection() {
     assert!(asking.await.unwrap().unwrap().is_empty());
 }
 
+/// A client does not know at once that its broker was killed: the first thing it opens then met the dead connection, and
+/// failed with it although the next one was being made.
+#[tokio::test]
+async fn a_producer_that_is_opened_on_a_dying_connection_opens_on_the_next() {
+    let mut broker = Broker::new();
+    let (client, peer) = broker.client().await;
+    let opening = client.producer(common::TOPIC).open();
+    let cutting = async {
+        let (stream, _) = peer.stream().await;
+        peer.close();
+        drop(stream);
+        let peer = broker.accept_in_time().await;
+        let stream = peer.producer(1).await;
+        (peer, stream)
+    };
+    let (opened, _kept) = tokio::join!(opening, cutting);
+    opened.unwrap();
+}
+
 #[tokio::test]
 async fn what_changes_something_is_not_asked_twice() {
     let mut broker = Broker::new();

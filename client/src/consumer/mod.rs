@@ -161,8 +161,7 @@ impl ConsumerBuilder {
         }
         subscribe.topic = topic.to_string();
         subscribe.group = group.to_string();
-        let live = link.live_to_open().await?;
-        let opened = driver::open(&link, live, &subscribe).await?;
+        let opened = link.open_first(|live| driver::open(&link, live, &subscribe)).await?;
         let inbox = Arc::new(Inbox::default());
         let (closing, closed) = watch::channel(false);
         let backoff = Backoff::new(RETRY, link.seed());

@@ -176,10 +176,25 @@ impl Link {
     /// The connection on which something is to be opened for the first time.
     pub(crate) async fn live_to_open(&self) -> Result<Arc<Live>, OpenError> {
         let timeout = self.0.request_timeout;
-        self.live_until(0, self.0.clock.monotonic(), timeout).await.map_err(|error| match error {
-            RequestError::Unavailable { waited, last } => OpenError::Unavailable { waited, last },
-            _ => OpenError::Closed,
-        })
+        self.live_until(0, self.0.clock.monotonic(), timeout).await.map_err(unopened)
+    }
+
+    /// Opens something for the first time. Opening twice does no harm: when the connection turns out to be over, as it does
+    /// to a client that has not heard yet that its broker was killed, the next one is tried, up to the timeout of requests.
+    pub(crate) async fn open_first<T, F>(&self, mut open: impl FnMut(Arc<Live>) -> F) -> Result<T, OpenError>
+    where
+        F: Future<Output = Result<T, StreamError>>,
+    {
+        let (asked, timeout) = (self.0.clock.monotonic(), self.0.request_timeout);
+        let mut after = 0;
+        loop {
+            let live = self.live_until(after, asked, timeout).await.map_err(unopened)?;
+            after = live.generation;
+            match open(live).await {
+                Err(StreamError::Lost(TransportError::ConnectionClosed(_) | TransportError::ConnectionLost(_))) => {}
+                outcome => return Ok(outcome?),
+            }
+        }
     }
 
     /// The output of `future`, or none once `deadline` has passed.
@@ -246,6 +261,13 @@ impl Link {
                 }
             }
         }
+    }
+}
+
+fn unopened(error: RequestError) -> OpenError {
+    match error {
+        RequestError::Unavailable { waited, last } => OpenError::Unavailable { waited, last },
+        _ => OpenError::Closed,
     }
 }
 

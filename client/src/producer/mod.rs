@@ -147,8 +147,7 @@ impl ProducerBuilder {
         settings.check()?;
         // 0 is nobody.
         let producer = ProducerId(link.seed().max(1));
-        let live = link.live_to_open().await?;
-        let opened = driver::open(&link, live, &topic, producer, 0).await?;
+        let opened = link.open_first(|live| driver::open(&link, live, &topic, producer, 0)).await?;
         let route = opened.route.clone();
         if let Some(partition) = settings.partition {
             let there = route.borrow().partitions.iter().any(|there| there.index == partition.0);
