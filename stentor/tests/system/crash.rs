@@ -1,4 +1,8 @@
 //! The broker is killed in the middle of its work, again and again.
+//!
+//! These tests were shown to fail when acknowledgements come early: with a `storage-lsm` that resolved its receipts before it
+//! wrote the group (and wrote 10 ms later, as a slow disk would), each of the three lost messages within its three kills:
+//! 233 of 6,000 acknowledged ones never came in the first, 183 in the second, and the third waited for its own in vain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +12,9 @@ use tokio::sync::watch;
 use crate::support::broker::Broker;
 use crate::support::ledger::{Published, Received};
 use crate::support::pattern::Pattern;
-use crate::support::scale::scaled;
+use crate::support::scale::{self, scaled};
 use crate::support::sdk::{self, arrival};
-use crate::support::wait::{DEADLINE, within};
+use crate::support::wait::{DEADLINE, pause, within};
 
 const TOPIC: &str = "orders";
 const GROUP: &str = "red-packet";
@@ -31,7 +35,7 @@ struct Ordeal {
 impl Ordeal {
     fn new(seed: u64) -> Self {
         let (messages, kills) = scaled((6_000, 3), (20_000, 6), (100_000, 20));
-        Self { seed, messages, kills }
+        Self { seed: scale::seed(seed), messages, kills }
     }
 
     fn pattern(&self) -> Pattern {
@@ -73,6 +77,13 @@ impl Ordeal {
         assert_eq!(published.stored.len() as u64, self.messages, "{published:?}");
         published
     }
+}
+
+/// Returns when everything has been published and then nothing has come for long.
+async fn silence(told: &watch::Receiver<Option<Published>>) {
+    let mut told = told.clone();
+    drop(told.wait_for(Option::is_some).await);
+    pause(DEADLINE / 2).await;
 }
 
 /// Reads a topic from its start to its end.
@@ -122,7 +133,7 @@ async fn a_consumer_that_acknowledges_meanwhile_misses_nothing_and_is_spared_wha
     let client = sdk::connect(&broker).await;
     let mut consumer = sdk::consumer(&client, TOPIC, GROUP, 1_000).await;
     let (tell, mut told) = watch::channel(None::<Published>);
-    let pattern = ordeal.pattern();
+    let (pattern, also_told) = (ordeal.pattern(), told.clone());
     let consuming = tokio::spawn(async move {
         let mut received = Received::new(pattern);
         let mut batches = 0;
@@ -133,6 +144,8 @@ async fn a_consumer_that_acknowledges_meanwhile_misses_nothing_and_is_spared_wha
                     drop(all.unwrap());
                     break;
                 }
+                // Something is missing; the model will say what.
+                () = silence(&also_told) => break,
             };
             let numbers: Vec<_> = batch.iter().filter_map(|delivery| received.arrived(&arrival(delivery))).collect();
             batches += 1;

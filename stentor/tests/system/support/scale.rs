@@ -1,9 +1,18 @@
-//! How long the tests may take: the same tests, with more rounds.
+//! How long the tests may take, and what chance makes of them: the same tests, with more rounds or with other seeds.
 
 use std::env;
 
 /// The variable that `script/slow` sets.
 pub(crate) const VARIABLE: &str = "STENTOR_SLOW";
+
+/// The variable that makes the tests take other seeds than their own.
+pub(crate) const SEED_VARIABLE: &str = "STENTOR_SEED";
+
+/// The seed of a test, which is the same every time unless the environment asks for another history.
+pub(crate) fn seed(of_the_test: u64) -> u64 {
+    let other = env::var(SEED_VARIABLE).map_or(0, |text| text.parse::<u64>().expect("STENTOR_SEED is a whole number"));
+    of_the_test ^ other.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
 
 /// How much work a test does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
