@@ -69,10 +69,11 @@ fn measure(criterion: &mut Criterion, lab: &Lab, stores: &Stores<'_>, backend: B
     let mut crew: Option<Vec<Acknowledger>> = None;
     group.bench_function(BenchmarkId::new(backend.id(), row(groups).id), |bencher| {
         let crew = crew.get_or_insert_with(|| {
+            let store = stores.get(backend);
             lab.run(async {
                 let mut crew = Vec::with_capacity(groups);
                 for _ in 0..groups {
-                    crew.push(Acknowledger::open(stores.get(backend), backend).await?);
+                    crew.push(Acknowledger::open(store, backend).await?);
                 }
                 Ok(crew)
             })

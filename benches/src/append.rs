@@ -79,10 +79,11 @@ fn measure(
     let mut crew: Option<Vec<Appender>> = None;
     group.bench_function(BenchmarkId::new(backend.id(), point), |bencher| {
         let crew = crew.get_or_insert_with(|| {
+            let store = stores.get(backend);
             lab.run(async {
                 let mut crew = Vec::with_capacity(appenders);
                 for _ in 0..appenders {
-                    crew.push(Appender::open(stores.get(backend), backend, batch.clone(), appenders as u64).await?);
+                    crew.push(Appender::open(store, backend, batch.clone(), appenders as u64).await?);
                 }
                 Ok(crew)
             })

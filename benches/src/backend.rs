@@ -140,7 +140,8 @@ impl<'a> Stores<'a> {
         Self { lab, mem: OnceCell::new(), lsm: OnceCell::new() }
     }
 
-    /// The store of this backend. Both durabilities share one: its journal has gone round by then.
+    /// The store of this backend. Both durabilities share one: its journal has gone round by then. Making one waits on the
+    /// lab's runtime, so ask from outside of it.
     pub fn get(&self, backend: Backend) -> &Store {
         let cell = if backend == Backend::Memory { &self.mem } else { &self.lsm };
         cell.get_or_init(|| {

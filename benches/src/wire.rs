@@ -77,13 +77,9 @@ fn measure(criterion: &mut Criterion, lab: &Lab, stores: &Stores<'_>, backend: O
     let id = BenchmarkId::new(backend.map_or(Limit::Quic.id(), Backend::id), row(point).id);
     group.bench_function(id, |bencher| {
         let line = line.get_or_insert_with(|| {
-            lab.run(async {
-                let appender = match backend {
-                    Some(backend) => Some(Appender::open(stores.get(backend), backend, batch.clone(), 1).await?),
-                    None => None,
-                };
-                Line::open(lab, |stream| tokio::spawn(take_in(stream, appender))).await
-            })
+            let appender =
+                backend.map(|backend| lab.run(Appender::open(stores.get(backend), backend, batch.clone(), 1)));
+            lab.run(async { Line::open(lab, |stream| tokio::spawn(take_in(stream, appender))).await })
         });
         bencher.iter_custom(|frames| lab.time(|| lab.run(send(&mut line.stream, &frame, frames))));
     });
