@@ -324,3 +324,22 @@ fn check_config_tells_good_files_from_bad_ones() {
     let message = bad.error()["message"].as_str().unwrap_or_default().to_owned();
     assert!(message.starts_with("bad.toml:2: unknown key `ack_flsh`"), "{message}");
 }
+
+#[test]
+fn a_benchmark_starts_its_own_broker_and_reports_the_fields_of_the_contract_beside_a_limit() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let args = ["--json", "bench", "publish", "--storage", "memory", "--count", "300", "--size", "100"];
+    let ran = Ran::from(stentor(folder.path(), &args).output().expect("it runs")).ok();
+    let report = ran.objects().remove(0);
+    for key in ["seconds", "messages_per_second", "megabytes_per_second", "broker_cpu_seconds", "broker_rss_bytes"] {
+        assert!(report[key].is_number(), "{key} in {report}");
+    }
+    assert_eq!((&report["messages"], &report["bytes"]), (&300.into(), &30_000.into()));
+    let percentiles = ["p50", "p99", "p999", "max"].map(|key| report["latency_us"][key].as_u64());
+    assert!(percentiles.is_sorted() && percentiles[0] > Some(0), "{report}");
+    assert!(report["broker_rss_bytes"].as_u64() > Some(1 << 20), "{report}");
+    assert!(report["limit"]["what"].is_string(), "{report}");
+    for key in ["messages_per_second", "megabytes_per_second"] {
+        assert!(report["limit"][key].as_f64() > Some(0.0), "{report}");
+    }
+}
