@@ -199,6 +199,13 @@ async fn read(folder: &Path, published: &Published) -> Result<Reading, String> {
     }
 }
 
+/// Whether `verify` says, as an object, in which partition and at which offset: that of the message, or of its batch.
+fn names_a_place(said: &str, offset: u64) -> bool {
+    let findings = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut places = findings.filter_map(|finding| Some((finding["partition"].as_u64()?, finding["offset"].as_u64()?)));
+    places.any(|(_, found)| found <= offset)
+}
+
 fn corrupt_partitions(shown: &Value) -> BTreeSet<u32> {
     let partitions = shown["partitions"].as_array().unwrap().iter();
     let corrupt = partitions.filter(|partition| partition["state"].as_str().is_some_and(|state| state != "ok"));
@@ -228,7 +235,7 @@ async fn a_flipped_bit_in_a_message_is_found_by_verify_and_by_reading_and_the_ot
 
         let (status, said) = verify(damaged.path());
         assert_eq!(status, Some(1), "verify missed {flip:?} in partition {partition}, offset {offset}:\n{said}");
-        assert!(said.contains("partition") && said.contains("offset"), "does not say where: {said}");
+        assert!(names_a_place(&said, offset), "does not say where, which is at or before offset {offset}: {said}");
 
         match read(damaged.path(), &specimen.published).await {
             // It was in what is replayed, where nothing can be told apart by partition.
@@ -255,19 +262,15 @@ async fn a_flipped_bit_anywhere_does_no_harm_or_is_found() {
         let Some(flip) = somewhere_in(specimen.folder.path(), file, &mut rng) else { continue };
         let damaged = specimen.damaged(&flip);
         let (status, said) = verify(damaged.path());
+        // fjall may panic over its own damaged files; that must end as a finding like any other, not the process.
         assert!(matches!(status, Some(0 | 1)), "{flip:?}: verify ended with {status:?}:\n{said}");
-        assert!(!said.contains("panicked"), "{flip:?}:\n{said}");
         match (status, read(damaged.path(), &specimen.published).await) {
             (Some(0), Ok(reading)) => {
                 assert!(reading.corrupt.is_empty(), "{flip:?}: verify did not find what reading did");
                 harmless += 1;
             }
             (Some(0), Err(refusal)) => panic!("{flip:?}: verify found nothing, and the broker refuses:\n{refusal}"),
-            (_, Err(refusal)) => {
-                assert!(!refusal.contains("panicked"), "{flip:?}:\n{refusal}");
-                found += 1;
-            }
-            (_, Ok(_)) => found += 1,
+            _ => found += 1,
         }
     }
     eprintln!("{found} flips were found, {harmless} did no harm");
