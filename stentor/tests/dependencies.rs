@@ -1,5 +1,7 @@
 //! What came into the build, checked against `deny.toml` without another tool: the licences and the sources.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use cargo_metadata::{Metadata, MetadataCommand, Package};
 use spdx::{Expression, ParseMode};
 
