@@ -14,7 +14,7 @@ pub struct Host {
     pub cores: usize,
     /// Its memory, in whole GiB.
     pub memory_gib: u64,
-    /// The release of its kernel.
+    /// The version of its kernel.
     pub kernel: String,
     /// The kind of file system that was measured.
     pub file_system: String,
@@ -30,7 +30,7 @@ impl Host {
             cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             cores: Lab::cores(),
             memory_gib: memory_gib(&read("/proc/meminfo")),
-            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            kernel: kernel(&read("/proc/sys/kernel/osrelease")),
             file_system: file_system(&read("/proc/self/mounts"), &folder).unwrap_or_else(|| "unknown".to_owned()),
         }
     }
@@ -46,6 +46,11 @@ fn memory_gib(meminfo: &str) -> u64 {
     let kib = field(meminfo, "MemTotal").and_then(|value| value.split(' ').next().and_then(|kib| kib.parse().ok()));
     // What the kernel keeps for itself is not in it: rounded up to what was built in.
     kib.unwrap_or(0_u64).div_ceil(1 << 20)
+}
+
+/// The version alone: what follows it names a build, or who made it.
+fn kernel(release: &str) -> String {
+    release.trim().split('-').next().unwrap_or_default().to_owned()
 }
 
 /// The type of the file system that `folder` lies on: of the mount whose path is the longest part of it, the last one
@@ -71,6 +76,11 @@ mod tests {
         assert_eq!(of("/tmp/benches").as_deref(), Some("tmpfs"));
         assert_eq!(of("/tmp/deep/benches").as_deref(), Some("xfs"));
         assert_eq!(of("/tmpfile").as_deref(), Some("ext4"));
+    }
+
+    #[test]
+    fn the_version_of_the_kernel_names_no_build() {
+        assert_eq!(kernel("6.12.5-100-cloud-amd64\n"), "6.12.5");
     }
 
     #[test]

@@ -93,6 +93,15 @@ impl Figure {
     }
 }
 
+/// When it was measured, and beside what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occasion<'a> {
+    /// The day.
+    pub day: &'a str,
+    /// The load of the machine before the benches ran, as the kernel counts it. They share it with whatever made that.
+    pub load: &'a str,
+}
+
 /// Group, function and point.
 type Name = (String, String, String);
 
@@ -165,9 +174,9 @@ fn json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, ReportError> {
 ///
 /// # Errors
 /// When the README cannot be read or written, or has no place for them.
-pub fn renew(readme: &Path, figures: &Figures, host: &Host, day: &str) -> Result<(), ReportError> {
+pub fn renew(readme: &Path, figures: &Figures, host: &Host, occasion: &Occasion<'_>) -> Result<(), ReportError> {
     let before = fs::read_to_string(readme).map_err(at(readme))?;
-    let placed = place(&before, &render(&crate::tables(), figures, host, day));
+    let placed = place(&before, &render(&crate::tables(), figures, host, occasion));
     let after = placed.ok_or_else(|| ReportError::NoPlace(readme.to_owned()))?;
     fs::write(readme, after).map_err(at(readme))
 }
@@ -181,8 +190,8 @@ fn place(text: &str, tables: &str) -> Option<String> {
 
 /// All tables, in Markdown.
 #[must_use]
-pub fn render(tables: &[Table], figures: &Figures, host: &Host, day: &str) -> String {
-    let mut out = introduction(figures, host, day);
+pub fn render(tables: &[Table], figures: &Figures, host: &Host, occasion: &Occasion<'_>) -> String {
+    let mut out = introduction(figures, host, occasion);
     for table in tables {
         // Writing into a string does not fail.
         let _ = write!(out, "\n### {}, {}\n\n{}", table.title, unit(table, figures), rows(table, figures));
@@ -190,14 +199,15 @@ pub fn render(tables: &[Table], figures: &Figures, host: &Host, day: &str) -> St
     out
 }
 
-fn introduction(figures: &Figures, host: &Host, day: &str) -> String {
+fn introduction(figures: &Figures, host: &Host, occasion: &Occasion<'_>) -> String {
     let Host { cpu, cores, memory_gib, kernel, file_system } = host;
+    let Occasion { day, load } = occasion;
     let mut out = format!("{day}: {cores} cores ({cpu}), {memory_gib} GiB, Linux {kernel}, {file_system}");
     let sync = (machine::GROUP.to_owned(), Limit::Sync.id().to_owned(), machine::SYNC_ROW.to_owned());
     if let Some(sync) = figures.get(&sync) {
         let _ = write!(out, ", write + fdatasync of 4 KiB {:.0} µs", sync.median / 1e3);
     }
-    out.push_str(".\n");
+    let _ = writeln!(out, ". The load of the minute before the run was {load}.");
     let mut spreads: Vec<f64> = figures.values().map(Figure::spread).collect();
     spreads.sort_by(f64::total_cmp);
     if let (Some(middle), Some(worst)) = (spreads.get(spreads.len() / 2), spreads.last()) {
@@ -319,10 +329,11 @@ mod tests {
         // The run before is no part of it.
         leave(home.path(), "append/lsm-synced/b/base", "lsm-synced", "b", 1.0, 0.0);
         let figures = read(home.path()).unwrap();
-        let rendered = render(&[table()], &figures, &host(), "2020-01-02");
+        let rendered = render(&[table()], &figures, &host(), &Occasion { day: "2020-01-02", load: "0.10" });
         assert!(rendered.contains("| small | 500 (0.50) | ~1,000 |"), "{rendered}");
         assert!(rendered.contains("| large | – | – |"), "{rendered}");
         assert!(rendered.starts_with("2020-01-02: 2 cores (A CPU), 24 GiB, Linux 6.1, ext4"), "{rendered}");
+        assert!(rendered.contains("The load of the minute before the run was 0.10"), "{rendered}");
         assert!(rendered.contains("### Append, MB/s"), "{rendered}");
     }
 
