@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
-use stentor_client::{
-    Client, Consumer, Delivery, ErrorCode, InDoubt, Message, OpenError, Producer, Receipt, SendError, StartAt,
-};
+use stentor_client::{Client, Consumer, Delivery, InDoubt, Message, Producer, Receipt, SendError, StartAt};
 use tokio::sync::watch;
 
 use super::broker::Broker;
@@ -36,27 +34,14 @@ pub(crate) async fn connect_when_up(broker: &Broker) -> Client {
 
 /// A producer that never stores a message twice: one in doubt waits for its partition.
 pub(crate) async fn producer(client: &Client, topic: &str) -> Producer {
-    let open = || client.producer(topic).in_doubt(InDoubt::Wait).send_timeout(DEADLINE * 2).open();
-    patiently("a producer to open", open).await
+    let opening = client.producer(topic).in_doubt(InDoubt::Wait).send_timeout(DEADLINE * 2).open();
+    within(DEADLINE, "a producer to open", opening).await.unwrap()
 }
 
 /// A consumer of a group that begins with the earliest message, with this much credit.
 pub(crate) async fn consumer(client: &Client, topic: &str, group: &str, credit: u32) -> Consumer {
-    let open = || client.consumer(topic, group).from(StartAt::Earliest).credit(credit).open();
-    patiently("a consumer to open", open).await
-}
-
-/// Opens again while the connection of before a crash still has to be found dead.
-async fn patiently<T, F: Future<Output = Result<T, OpenError>>>(what: &str, open: impl Fn() -> F) -> T {
-    let opening = async {
-        loop {
-            match open().await {
-                Err(error) if error.code() == ErrorCode::Unavailable => {}
-                outcome => return outcome.unwrap(),
-            }
-        }
-    };
-    within(DEADLINE, what, opening).await
+    let opening = client.consumer(topic, group).from(StartAt::Earliest).credit(credit).open();
+    within(DEADLINE, "a consumer to open", opening).await.unwrap()
 }
 
 /// Publishes the messages with these numbers, many at a time, and tells how many have their receipt as it goes.
