@@ -1,7 +1,7 @@
 //! The broker is killed in the middle of its work, again and again.
 //!
 //! These tests were shown to fail when acknowledgements come early: with a `storage-lsm` that resolved its receipts before it
-//! wrote the group (and wrote 10 ms later, as a slow disk would), each of the three lost messages within its three kills:
+//! wrote the group (and wrote 10 ms later, as a slow disk would), each of the three lost messages within its quick round:
 //! 233 of 6,000 acknowledged ones never came in the first, 183 in the second, and the third waited for its own in vain.
 
 use std::sync::Arc;
