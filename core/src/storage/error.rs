@@ -38,7 +38,8 @@ pub enum StorageError {
         start: Offset,
     },
     /// A checksum or a length does not hold.
-    #[error("partition {partition} is damaged at offset {offset}: {detail}")]
+    // Said so that nobody takes the store's number for the topic's own: they stand side by side in `topic show`.
+    #[error("damaged at offset {offset} (partition {partition} of the store): {detail}")]
     Corrupt {
         /// The partition.
         partition: PartitionId,
