@@ -16,7 +16,7 @@ use bytes::Bytes;
 use stentor_core::storage::StorageError;
 
 use crate::backlog::{SyncedChange, SyncedGroup};
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, Space};
 use crate::engine::Engine;
 use crate::format::group::{FrameHeader, FrameKind, GROUP_HEADER_BYTES, GroupHeader};
 use crate::format::payload::Part;
@@ -38,8 +38,11 @@ const UNSYNCED_BYTES_MAX: u64 = 8 << 20;
 const ROOM_LOOKS_MAX: u32 = 250;
 const ROOM_LOOK: Duration = Duration::from_millis(20);
 
-/// A segment that is made when the disk is full, for bookkeeping.
+/// A segment that is made when the disk is full, for bookkeeping, is at most so large …
 const EMERGENCY_SEGMENT_BYTES: u64 = 4 << 20;
+
+/// … and at least so large, lest every few changes begin one. Below that it is better to wait for one to be released.
+const EMERGENCY_SEGMENT_BYTES_MIN: u64 = 256 << 10;
 
 static ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 
@@ -261,17 +264,23 @@ impl Committer {
 
     /// A file for the next segment of at least `bytes`: a spare, or a new one, or on a full disk a small one, for which
     /// the reserve is given up if it must be.
+    ///
+    /// A small one takes at most half of the room that is left: a segment is released only once the marker has moved on
+    /// into the one behind it, so there must be room for that one too, or bookkeeping would wait for itself.
     fn next_file(&self, bytes: u64) -> io::Result<(Arc<dyn DiskFile>, String, u64)> {
         let engine = &self.engine;
-        let small = page_end(bytes.max(EMERGENCY_SEGMENT_BYTES)).min(engine.segment_bytes.max(page_end(bytes)));
         for _ in 0..ROOM_LOOKS_MAX {
             if let Some(Spare { generation, bytes }) = engine.segments.take_spare(bytes) {
                 let name = spare_name(generation);
                 return Ok((engine.disk.open(&name)?, name, bytes));
             }
             let plenty = engine.queue.state().room.level == Level::Plenty;
-            let capacity = if plenty { engine.segment_bytes.max(page_end(bytes)) } else { small };
             let space = engine.disk.space()?;
+            let capacity = if plenty {
+                engine.segment_bytes.max(page_end(bytes))
+            } else {
+                emergency_bytes(space, bytes, engine.segment_bytes)
+            };
             // The index must never meet the end of the disk.
             if space.free >= capacity + floor(space) {
                 match create_file(engine, capacity) {
@@ -302,6 +311,13 @@ impl Committer {
             self.engine.keeper.ring();
         }
     }
+}
+
+/// How large a segment is made when there is not much room: at least `bytes`.
+fn emergency_bytes(space: Space, bytes: u64, segment_bytes: u64) -> u64 {
+    let half = space.free.saturating_sub(floor(space)) / 2;
+    let wanted = half.clamp(EMERGENCY_SEGMENT_BYTES_MIN, EMERGENCY_SEGMENT_BYTES).min(segment_bytes);
+    page_end(wanted.max(bytes))
 }
 
 /// Makes a file of this size under a spare's name.
