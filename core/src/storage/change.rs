@@ -65,7 +65,9 @@ pub enum Append {
     },
 }
 
-/// Where a batch lies in its backend. Opaque to everyone else; it holds while some log owes the batch.
+/// Where a batch lies in its backend. Opaque to everyone else. It holds while some log owes the batch, unless the backend
+/// moves the batch meanwhile: a commit is then refused as [`Moved`](super::StorageError::Moved). So it is for use at once
+/// and not for keeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The segment file, by its generation; or the partition, for a backend without files.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use super::Place;
 use crate::{Epoch, Offset, PartitionId};
 
 /// Why a backend refused or failed. Cheap to clone: one failed sync answers many commits.
@@ -36,6 +37,13 @@ pub enum StorageError {
     Trimmed {
         /// The present start.
         start: Offset,
+    },
+    /// What a reference of the change points to lies elsewhere by now, or nowhere any more. Nothing was taken: read the
+    /// batch again, which tells its present place, and commit anew.
+    #[error("the batch no longer lies at {place:?}: read it again")]
+    Moved {
+        /// Where it lay.
+        place: Place,
     },
     /// A checksum or a length does not hold.
     // Said so that nobody takes the store's number for the topic's own: they stand side by side in `topic show`.
