@@ -1,10 +1,12 @@
 //! A consumer as the partitions see it: where deliveries go, and how many it takes.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stentor_core::{PartitionIndex, RecordBatch};
-use tokio::sync::mpsc;
+use stentor_protocol::wire;
+use tokio::sync::{Notify, mpsc};
 
 use crate::credit::Credit;
 use crate::group::{ConsumerId, Leased};
@@ -35,6 +37,10 @@ pub(crate) struct Consumer {
     /// Those of its topic.
     partitions: Arc<[Arc<Partition>]>,
     departure: AtomicU8,
+    /// Where the group has stopped, to be told: one for each partition at most, so that no partition has to wait to say it.
+    /// Held for one operation, never across an await.
+    stops: Mutex<BTreeMap<u32, wire::PartitionStopped>>,
+    stop: Notify,
 }
 
 /// How a consumer has left.
@@ -58,7 +64,8 @@ impl Consumer {
         partitions: Arc<[Arc<Partition>]>,
     ) -> Self {
         let departure = AtomicU8::new(PRESENT);
-        Self { id, name, credit: Credit::default(), deliveries, partitions, departure }
+        let credit = Credit::default();
+        Self { id, name, credit, deliveries, partitions, departure, stops: Mutex::default(), stop: Notify::new() }
     }
 
     /// Whether another delivery fits its queue; when not, whoever asked is woken once one has left.
@@ -75,6 +82,23 @@ impl Consumer {
     pub(crate) fn wake_partitions(&self) {
         for partition in &*self.partitions {
             partition.wake();
+        }
+    }
+
+    /// Has the consumer told that its group has stopped on a partition.
+    pub(crate) fn stopped(&self, stop: wire::PartitionStopped) {
+        self.stops.lock().unwrap_or_else(PoisonError::into_inner).insert(stop.partition, stop);
+        self.stop.notify_one();
+    }
+
+    /// Where its group has stopped since this was last asked; waits until it has. Cancel safe.
+    pub(crate) async fn stops(&self) -> BTreeMap<u32, wire::PartitionStopped> {
+        loop {
+            let stops = std::mem::take(&mut *self.stops.lock().unwrap_or_else(PoisonError::into_inner));
+            if !stops.is_empty() {
+                return stops;
+            }
+            self.stop.notified().await;
         }
     }
 

@@ -329,6 +329,18 @@ pub enum ReceiveError {
         /// What is wrong with them.
         error: BatchError,
     },
+    /// The group has stopped on this partition: what it would get next there is damaged in the broker's store, and damage is
+    /// never skipped. Said once for each place. The other partitions go on, so more can be received; this one goes on
+    /// when the group is moved past the damage (`seek`).
+    #[error("{}", stopped(*partition, *offset, error))]
+    Stopped {
+        /// Which partition.
+        partition: PartitionIndex,
+        /// Where in it; none when the damage lies beside its log.
+        offset: Option<Offset>,
+        /// What the broker says.
+        error: BrokerError,
+    },
     /// The client has been closed.
     #[error("the client has been closed")]
     Closed,
@@ -341,15 +353,22 @@ impl ReceiveError {
         match self {
             Self::Ended(error) => error.code,
             Self::Corrupt { .. } => ErrorCode::Corrupt,
+            Self::Stopped { error, .. } => error.code,
             Self::Closed => ErrorCode::Unavailable,
         }
+    }
+
+    /// Whether the subscription is over: after any other error more can be received.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        matches!(self, Self::Ended(_) | Self::Closed)
     }
 
     /// What to do next.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Ended(error) => not_empty(&error.hint),
+            Self::Ended(error) | Self::Stopped { error, .. } => not_empty(&error.hint),
             _ => None,
         }
     }
@@ -468,6 +487,11 @@ macro_rules! kinds {
 }
 
 kinds!(ConnectError, RequestError, OpenError, SendError, ReceiveError, SettleError, Error);
+
+fn stopped(partition: PartitionIndex, offset: Option<Offset>, error: &BrokerError) -> String {
+    let at = offset.map(|offset| format!(" at offset {offset}")).unwrap_or_default();
+    format!("the group has stopped on partition {partition}{at}: {error}")
+}
 
 fn not_empty(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)

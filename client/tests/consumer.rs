@@ -285,6 +285,37 @@ async fn damaged_messages_are_refused_and_those_behind_them_still_come() {
 }
 
 #[tokio::test]
+async fn where_the_group_has_stopped_is_told_once_and_the_rest_goes_on() {
+    let stopped = |offset| {
+        let error =
+            wire::Error { hint: "seek".to_owned(), ..refusal(ErrorCode::Corrupt, "the checksum does not hold") };
+        to_client::Kind::PartitionStopped(wire::PartitionStopped { partition: 3, offset, error: Some(error) })
+    };
+    let (mut broker, _client, peer, mut consumer, mut stream) = start().await;
+    stream.deliver(0, &["a"]).await;
+    stream.say(stopped(Some(9))).await;
+    stream.deliver(1, &["b"]).await;
+    assert_eq!(next(&mut consumer).await.body().as_ref(), b"a");
+    let error = consumer.next().await.unwrap_err();
+    assert!(
+        matches!(error, ReceiveError::Stopped { partition: PartitionIndex(3), offset: Some(Offset(9)), .. }),
+        "{error:?}"
+    );
+    assert_eq!((error.kind(), error.hint(), error.is_final()), ("corrupt", Some("seek"), false));
+    assert_eq!(error.to_string(), "the group has stopped on partition 3 at offset 9: the checksum does not hold");
+    assert_eq!(next(&mut consumer).await.body().as_ref(), b"b");
+    // A broker says it to each subscription: the application has heard it.
+    drop((peer, stream));
+    let (_peer, mut stream) = come_back(&mut broker).await;
+    stream.say(stopped(Some(9))).await;
+    stream.deliver(2, &["c"]).await;
+    assert_eq!(next(&mut consumer).await.body().as_ref(), b"c");
+    // Another place is news.
+    stream.say(stopped(None)).await;
+    assert!(matches!(consumer.next_batch().await, Err(ReceiveError::Stopped { offset: None, .. })));
+}
+
+#[tokio::test]
 async fn leased_offsets_that_are_not_in_the_batch_are_damage_too() {
     let (_broker, _client, _peer, mut consumer, mut stream) = start().await;
     for (start, picked) in [(6, false), (9, false), (7, true)] {

@@ -299,13 +299,13 @@ async fn administration_does_what_it_says() -> Result<(), Error> {
         let story = admin.show_message("letters", Which::At(receipt.partition, receipt.offset)).await?;
         assert_eq!((story.record.id, story.groups[0].state.as_str()), (receipt.id.clone(), "dead-lettered"));
 
-        assert_eq!(admin.redrive("letters", "g", "tag = 'other'", true).await?, 0);
-        assert_eq!(admin.redrive("letters", "g", "", true).await?, 1);
-        assert_eq!(admin.redrive("letters", "g", "", false).await?, 1);
+        assert_eq!(admin.redrive("letters", "g", "tag = 'other'", true).await?.messages, 0);
+        assert_eq!(admin.redrive("letters", "g", "", true).await?.messages, 1);
+        assert_eq!(admin.redrive("letters", "g", "", false).await?.messages, 1);
         let again = consumer.next().await?.unwrap();
         assert_eq!((again.id(), again.offset()), (&receipt.id, receipt.offset));
         again.reject().reason("for good").await?;
-        assert_eq!(admin.purge_dead_letters("letters", "g").await?, 1);
+        assert_eq!(admin.purge_dead_letters("letters", "g").await?.messages, 1);
 
         admin.pause_group("letters", "g").await?;
         assert!(admin.show_group("letters", "g").await?.paused);

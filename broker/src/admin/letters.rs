@@ -169,21 +169,19 @@ pub(super) async fn redrive(node: &Node, redrive: &wire::Redrive) -> Result<wire
     let filter = filter.map_err(|error| invalid_filter(&error))?;
     let limit = u64::from(if redrive.limit == 0 { LETTERS_PER_PAGE } else { redrive.limit });
     let mut token = Token::decode(&redrive.after)?;
-    let mut messages = 0;
+    let (mut messages, mut failed) = (0, Vec::new());
     while let Some(partition) = topic.partitions().get(token.partition as usize) {
         if messages >= limit {
-            return Ok(wire::Count { messages, more: true, next: token.encode() });
+            return Ok(wire::Count { messages, more: true, next: token.encode(), failed });
         }
         let left = u32::try_from(limit - messages).unwrap_or(u32::MAX);
-        let (moved, next) = if redrive.dry_run {
-            let (reader, bounds) = (partition.reader()?, (left as usize, partition::LETTER_BYTES_PER_CHANGE));
-            let found = partition::letters(&**reader, &group.name, filter.as_deref(), bounds, token.after).await?;
-            (found.letters.len() as u64, found.next)
-        } else {
-            let (name, filter, after) = (group.name.clone(), filter.clone(), token.after);
-            let asked = partition.ask(|reply| Command::Redrive { group: name, filter, limit: left, after, reply });
-            let redriven = asked.await?;
-            (redriven.messages, redriven.next)
+        let done = redrive_one(partition, &group, filter.as_ref(), left, token.after, redrive.dry_run).await;
+        let (moved, next) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                failed.push(failure_of(partition, error)?);
+                (0, None)
+            }
         };
         messages += moved;
         match next {
@@ -191,7 +189,7 @@ pub(super) async fn redrive(node: &Node, redrive: &wire::Redrive) -> Result<wire
             // The group takes no more for now: what it was given before has to be consumed first.
             Some(after) if moved == 0 && Some(after) == token.after.or(Some(Offset::ZERO)) => {
                 if messages > 0 {
-                    return Ok(wire::Count { messages, more: true, next: token.encode() });
+                    return Ok(wire::Count { messages, more: true, next: token.encode(), failed });
                 }
                 let message = "too many redriven messages are waiting: let the group consume them first";
                 return Err(refusal(ErrorCode::LimitReached, message));
@@ -199,17 +197,50 @@ pub(super) async fn redrive(node: &Node, redrive: &wire::Redrive) -> Result<wire
             Some(after) => token.after = Some(after),
         }
     }
-    Ok(wire::Count { messages, more: false, next: Bytes::new() })
+    Ok(wire::Count { messages, more: false, next: Bytes::new(), failed })
+}
+
+/// Redrives letters of one partition. Says how many, and behind which to go on.
+async fn redrive_one(
+    partition: &Partition,
+    group: &Group,
+    filter: Option<&Arc<Filter>>,
+    limit: u32,
+    after: Option<Offset>,
+    dry_run: bool,
+) -> Result<(u64, Option<Offset>), wire::Error> {
+    if dry_run {
+        let (reader, bounds) = (partition.reader()?, (limit as usize, partition::LETTER_BYTES_PER_CHANGE));
+        let found = partition::letters(&**reader, &group.name, filter.map(|filter| &**filter), bounds, after).await?;
+        return Ok((found.letters.len() as u64, found.next));
+    }
+    let (group, filter) = (group.name.clone(), filter.cloned());
+    let redriven = partition.ask(|reply| Command::Redrive { group, filter, limit, after, reply }).await?;
+    Ok((redriven.messages, redriven.next))
+}
+
+/// What keeps one partition from doing what was asked keeps the others from nothing: it is told beside what they did. Any
+/// other error ends the request.
+fn failure_of(partition: &Partition, error: wire::Error) -> Result<wire::PartitionFailure, wire::Error> {
+    match error.code() {
+        ErrorCode::Corrupt | ErrorCode::Unavailable | ErrorCode::Deposed => {
+            Ok(wire::PartitionFailure { partition: partition.index.0, error: Some(error) })
+        }
+        _ => Err(error),
+    }
 }
 
 pub(super) async fn purge(node: &Node, purge: &wire::PurgeDeadLetters) -> Result<wire::Count, wire::Error> {
     let (topic, group) = find(node, &purge.topic, &purge.group)?;
-    let mut messages = 0;
+    let (mut messages, mut failed) = (0, Vec::new());
     for partition in topic.partitions() {
         let name = group.name.clone();
-        messages += partition.ask(|reply| Command::Purge { group: name, reply }).await?;
+        match partition.ask(|reply| Command::Purge { group: name, reply }).await {
+            Ok(purged) => messages += purged,
+            Err(error) => failed.push(failure_of(partition, error)?),
+        }
     }
-    Ok(wire::Count { messages, more: false, next: Bytes::new() })
+    Ok(wire::Count { messages, more: false, next: Bytes::new(), failed })
 }
 
 #[cfg(test)]

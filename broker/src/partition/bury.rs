@@ -12,6 +12,7 @@ use stentor_core::storage::StorageError;
 use super::commit::Afterwards;
 use super::groups::{Slot, Steering};
 use super::jobs::{Grave, LETTER_BYTES_PER_CHANGE, LETTER_BYTES_WHEN_FULL, LETTERS_PER_CHANGE};
+use super::stop::Stop;
 use super::task::Task;
 use crate::group::{Burial, DeadLetter, Death, Moves};
 
@@ -25,8 +26,9 @@ impl Task {
         if self.progress_pending > 0 {
             return;
         }
-        let idle = |slot: &Slot| !slot.moving && slot.stopped.is_none();
-        let burying = |slot: &Slot| slot.bury_at.is_none() && slot.state.deaths().next().is_some();
+        let idle = |slot: &Slot| !slot.moving;
+        let burying =
+            |slot: &Slot| slot.stopped.is_none() && slot.bury_at.is_none() && slot.state.deaths().next().is_some();
         let wanting = |slot: &Slot| !slot.steering.is_empty() || burying(slot);
         let groups: Vec<GroupName> = self
             .groups
@@ -37,6 +39,10 @@ impl Task {
         for group in groups {
             let bytes_max = self.letter_bytes_max();
             let Some(slot) = self.groups.get_mut(&group) else { continue };
+            slot.refuse_redrives();
+            if slot.steering.is_empty() && !burying(slot) {
+                continue;
+            }
             slot.moving = true;
             let generation = slot.generation;
             // An operator's request first: a group that fails all the time would never come to it.
@@ -69,10 +75,10 @@ impl Task {
         slot.ready = true;
         let graves = match outcome {
             Ok(graves) => graves,
-            Err(error @ (StorageError::Corrupt { .. } | StorageError::Damaged(_))) => {
-                return self.stop_group(group, &error.to_string());
-            }
             Err(error) => {
+                if let Some(stop) = Stop::of(&error) {
+                    return self.stop_group(group, stop);
+                }
                 tracing::warn!(%group, %error, "a message cannot be buried yet");
                 slot.bury_at = Some(now.monotonic.after(BURY_AGAIN_AFTER));
                 return;
@@ -91,7 +97,7 @@ impl Task {
                     slot.state.lose(&grave.death);
                     lost += 1;
                 }
-                Err(error) => return self.stop_group(group, &error.to_string()),
+                Err(error) => return self.stop_group(group, Stop::at(grave.death.offset, &error.to_string())),
             }
         }
         if lost > 0 {

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use super::command::{Command, GroupOrder, GroupStats, Redriven, Reply, Story, Unsettled};
 use super::commit::Afterwards;
 use super::jobs::Portion;
+use super::stop::Stop;
 use super::tail::{Held, Run};
 use super::task::Task;
 use crate::consumer::{Consumer, Departure};
@@ -65,6 +66,8 @@ pub(super) struct Slot {
     pub(super) due: VecDeque<Held>,
     /// A redriven message that was fetched.
     pub(super) redriven: Option<(Offset, DeadLetter)>,
+    /// How far reading ahead gets: what follows is damaged, and the group stops there once it has had what lies before.
+    pub(super) ahead_until: Option<Offset>,
     /// A read for it is under way.
     pub(super) reading: bool,
     /// Letters are being fetched for it; until they are written or given up, nothing of the group is flushed.
@@ -74,7 +77,7 @@ pub(super) struct Slot {
     /// After a burial failed: not again before. The rest of the group goes on.
     pub(super) bury_at: Option<Monotonic>,
     /// Why it is not served any more.
-    pub(super) stopped: Option<String>,
+    pub(super) stopped: Option<Stop>,
     pub(super) waiters: Vec<DurableWaiter>,
     pub(super) steering: VecDeque<Steering>,
     /// When the oldest owed message was stored, as last looked up.
@@ -93,6 +96,7 @@ impl Slot {
             ahead: Run::default(),
             due: VecDeque::new(),
             redriven: None,
+            ahead_until: None,
             reading: false,
             moving: false,
             retry_at: None,
@@ -138,6 +142,7 @@ impl Slot {
     /// Forgets what was fetched: the group was moved elsewhere.
     fn forget_fetched(&mut self) {
         self.ahead.clear();
+        self.ahead_until = None;
         self.due.clear();
         self.redriven = None;
         self.ready = true;
@@ -251,7 +256,11 @@ impl Task {
     }
 
     fn attach(&mut self, group: &GroupName, consumer: Arc<Consumer>, reply: Reply<()>) {
+        let index = self.partition.index.0;
         let attached = self.slot(group).map(|slot| {
+            if let Some(stop) = &slot.stopped {
+                consumer.stopped(stop.told(index));
+            }
             slot.consumers.push(consumer);
             slot.ready = true;
         });

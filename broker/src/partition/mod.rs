@@ -25,6 +25,7 @@ mod redrive;
 mod retention;
 mod serve;
 mod settle;
+mod stop;
 mod tail;
 mod task;
 

@@ -1,12 +1,14 @@
 //! Giving dead letters back to their group, and dropping them.
 
+use std::collections::VecDeque;
+
 use stentor_core::GroupName;
 use stentor_core::storage::{KeyRange, StorageError};
 use stentor_protocol::{ErrorCode, wire};
 
 use super::command::{Redriven, Reply};
 use super::commit::Afterwards;
-use super::groups::Steering;
+use super::groups::{Slot, Steering};
 use super::jobs::{Letters, Portion};
 use super::task::Task;
 use crate::error::{refusal, refused_by_storage};
@@ -19,6 +21,18 @@ impl Steering {
             Self::Redrive { reply, .. } => drop(reply.send(Err(error))),
             Self::Purge { reply, .. } => drop(reply.send(Err(error))),
         }
+    }
+}
+
+impl Slot {
+    /// A group that has stopped would keep what is given back to it without end: who asks for it is told so at once.
+    pub(super) fn refuse_redrives(&mut self) {
+        let Some(stop) = &self.stopped else { return };
+        let (redrives, others) =
+            self.steering.drain(..).partition(|steering| matches!(steering, Steering::Redrive { .. }));
+        self.steering = others;
+        let redrives: VecDeque<Steering> = redrives;
+        redrives.into_iter().for_each(|redrive| redrive.refuse(stop.error.clone()));
     }
 }
 

@@ -9,6 +9,7 @@ use stentor_core::{GroupName, Offset, RecordBatch};
 
 use super::groups::{DUE_BATCHES_MAX, Slot};
 use super::jobs::READ_AHEAD_BYTES;
+use super::stop::Stop;
 use super::tail::{Held, Insight, Tail};
 use super::task::Task;
 use crate::consumer::{Consumer, Delivery};
@@ -31,8 +32,8 @@ enum Served {
     More,
     /// It wants something that is not in memory.
     Fetch(Want),
-    /// A batch cannot be unpacked.
-    Stop(String),
+    /// Something is damaged.
+    Stop(Stop),
 }
 
 impl Task {
@@ -62,10 +63,7 @@ impl Task {
                     self.spawn_read(group, generation, want);
                     return;
                 }
-                Served::Stop(why) => {
-                    self.stop_group(group, &why);
-                    return;
-                }
+                Served::Stop(stop) => return self.stop_group(group, stop),
             }
         }
         slot.ready = true;
@@ -80,7 +78,8 @@ impl Task {
         slot.ahead.drop_below(slot.state.next());
         let Some(range) = slot.ahead.range() else { return };
         let low = slot.ahead.bytes() < READ_AHEAD_BYTES.get() as usize / 2;
-        if slot.reading || !low || range.end >= until || slot.stopped.is_some() {
+        let blind = slot.stopped.is_some() || slot.ahead_until == Some(range.end);
+        if slot.reading || !low || range.end >= until || blind {
             return;
         }
         slot.reading = true;
@@ -118,11 +117,14 @@ impl Task {
                 slot.order.metrics.expired.inc_by(expired);
                 slot.ready = true;
             }
-            Err(error @ StorageError::Corrupt { .. }) => self.stop_group(group, &error.to_string()),
-            Err(error) => {
-                tracing::warn!(%group, %error, "a read for the group failed; it is tried again");
-                slot.retry_at = Some(now.monotonic.after(READ_AGAIN_AFTER));
-            }
+            Err(error) => match (Stop::of(&error), want) {
+                (Some(_), Want::Log(from)) if slot.state.next() < from => slot.ahead_until = Some(from),
+                (Some(stop), _) => self.stop_group(group, stop),
+                (None, _) => {
+                    tracing::warn!(%group, %error, "a read for the group failed; it is tried again");
+                    slot.retry_at = Some(now.monotonic.after(READ_AGAIN_AFTER));
+                }
+            },
         }
     }
 
@@ -143,27 +145,18 @@ impl Task {
                     slot.redriven = Some((offset, letter));
                     slot.ready = true;
                 }
-                Err(error) => self.stop_group(group, &error.to_string()),
+                Err(error) => self.stop_group(group, Stop::at(offset, &error.to_string())),
             },
             // Its row is on its way, or it was done with meanwhile.
             Ok(None) => slot.retry_at = Some(now.monotonic.after(READ_AGAIN_AFTER)),
-            Err(error) => {
-                tracing::warn!(%group, %error, "a read for the group failed; it is tried again");
-                slot.retry_at = Some(now.monotonic.after(READ_AGAIN_AFTER));
-            }
+            Err(error) => match Stop::of(&error) {
+                Some(stop) => self.stop_group(group, stop),
+                None => {
+                    tracing::warn!(%group, %error, "a read for the group failed; it is tried again");
+                    slot.retry_at = Some(now.monotonic.after(READ_AGAIN_AFTER));
+                }
+            },
         }
-    }
-
-    /// The group cannot go on here: what it would get next is damaged. It is not skipped: the partition says so in its
-    /// state.
-    pub(super) fn stop_group(&mut self, group: &GroupName, why: &str) {
-        tracing::error!(topic = %self.topic, partition = %self.partition.index, %group, why, "the group has stopped");
-        self.metrics.corrupt.inc();
-        if let Some(slot) = self.groups.get_mut(group) {
-            slot.stopped = Some(why.to_owned());
-        }
-        self.damaged = Some(why.to_owned());
-        self.show();
     }
 }
 
@@ -196,7 +189,10 @@ fn serve_once(
     };
     let insight = match held.insight(filter.as_ref(), ordered) {
         Ok(insight) => insight,
-        Err(error) => return Served::Stop(format!("the batch at offset {offset} cannot be unpacked: {error}")),
+        Err(error) => {
+            let why = format!("the batch at offset {offset} cannot be unpacked: {error}");
+            return Served::Stop(Stop::at(offset, &why));
+        }
     };
     let batch = held.batch.clone();
     offer(slot, &consumer, batch, &insight, now, end, want, partition)
@@ -247,7 +243,10 @@ fn serve_redriven(
     };
     let batch = match RecordBatch::decode(letter.batch) {
         Ok(batch) => batch,
-        Err(error) => return Served::Stop(format!("the redriven message {offset} is damaged: {error}")),
+        Err(error) => {
+            let why = format!("the redriven message {offset} is damaged: {error}");
+            return Served::Stop(Stop::at(offset, &why));
+        }
     };
     let Ok(place) = consumer.deliveries.try_reserve() else { return Served::More };
     let Some(credit) = consumer.credit.take(1) else { return Served::More };

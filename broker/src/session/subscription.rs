@@ -157,7 +157,14 @@ async fn attach(topic: &Topic, group: &Group, consumer: &Arc<Consumer>) -> Resul
         match attached {
             Ok(()) => {}
             Err(error) if error.code() == ErrorCode::GroupNotFound => return Err(error),
-            Err(error) => tracing::warn!(topic = %topic.name, partition, %error, "a partition cannot be subscribed to"),
+            Err(error) => {
+                tracing::warn!(topic = %topic.name, partition, %error, "a partition cannot be subscribed to");
+                // Damage does not pass by itself, so whoever waits for its messages has to know.
+                if error.code() == ErrorCode::Corrupt {
+                    let (partition, error) = (u32::try_from(partition).unwrap_or(u32::MAX), Some(error));
+                    consumer.stopped(wire::PartitionStopped { partition, offset: None, error });
+                }
+            }
         }
     }
     Ok(())
@@ -310,6 +317,12 @@ impl Writing {
                     match settling {
                         Some(settling) => self.answers.push(Box::pin(answer(settling))),
                         None => reading = false,
+                    }
+                }
+                // Before the deliveries, which may never cease: the other partitions go on.
+                stops = self.consumer.stops(), if reading => {
+                    for stop in stops.into_values() {
+                        self.outlet.say(to_client::Kind::PartitionStopped(stop)).await?;
                     }
                 }
                 Some(delivery) = self.delivered.recv(), if reading => self.deliver(delivery).await?,

@@ -7,7 +7,7 @@ use stentor_core::{Offset, PartitionIndex, Record, Timestamp};
 use stentor_protocol::wire::{self, request, response};
 
 use super::{Admin, Reason, names, unexpected};
-use crate::error::RequestError;
+use crate::error::{BrokerError, RequestError};
 
 /// How many letters a page has, unless somebody says otherwise.
 const PAGE: u32 = 100;
@@ -50,6 +50,33 @@ pub struct Redriven {
     pub messages: u64,
     /// What to ask with for the rest; none when that was all.
     pub next: Option<Bytes>,
+    /// The partitions whose letters stay as they were; those that follow are done all the same.
+    pub failed: Vec<PartitionFailure>,
+}
+
+/// A partition on which something was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionFailure {
+    /// Which one.
+    pub partition: PartitionIndex,
+    /// Why: damaged, or out of order.
+    pub error: BrokerError,
+}
+
+/// What became of all dead letters that were to be given back, or purged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// How many letters it was done to; when only counting: would be.
+    pub messages: u64,
+    /// The partitions whose letters stay as they were.
+    pub failed: Vec<PartitionFailure>,
+}
+
+fn failures(failed: Vec<wire::PartitionFailure>) -> impl Iterator<Item = PartitionFailure> {
+    failed.into_iter().map(|failed| PartitionFailure {
+        partition: PartitionIndex(failed.partition),
+        error: failed.error.unwrap_or_default().into(),
+    })
 }
 
 /// Walks through the dead letters of a group, a page at a time.
@@ -143,42 +170,45 @@ impl Admin {
         let redrive = wire::Redrive { topic, group, filter: filter.to_owned(), limit, dry_run, after };
         match self.ask(request::Kind::Redrive(redrive)).await? {
             (response::Kind::Count(count), _) => {
-                Ok(Redriven { messages: count.messages, next: count.more.then_some(count.next) })
+                let failed = failures(count.failed).collect();
+                Ok(Redriven { messages: count.messages, next: count.more.then_some(count.next), failed })
             }
             (other, _) => Err(unexpected(&other)),
         }
     }
 
     /// Gives all dead letters that match `filter` (empty: all) back to their group, and says how many there were. With
-    /// `dry_run` they are only counted.
+    /// `dry_run` they are only counted. A partition where the group has stopped keeps its letters, and says why.
     ///
     /// # Errors
     /// See [`RequestError`]; some may have been given back before it.
-    pub async fn redrive(&self, topic: &str, group: &str, filter: &str, dry_run: bool) -> Result<u64, RequestError> {
-        let mut messages = 0;
+    pub async fn redrive(&self, topic: &str, group: &str, filter: &str, dry_run: bool) -> Result<Moved, RequestError> {
+        let mut moved = Moved::default();
         let mut after = Some(Bytes::new());
         while let Some(from) = after {
             let step = self.redrive_page(topic, group, filter, REDRIVE_STEP, dry_run, from).await?;
-            messages += step.messages;
+            moved.messages += step.messages;
+            moved.failed.extend(step.failed);
             after = step.next;
         }
-        Ok(messages)
+        Ok(moved)
     }
 
     /// Deletes the dead letters of a group, and says how many there were.
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub async fn purge_dead_letters(&self, topic: &str, group: &str) -> Result<u64, RequestError> {
+    pub async fn purge_dead_letters(&self, topic: &str, group: &str) -> Result<Moved, RequestError> {
         let (topic, group) = names(topic, group)?;
-        let mut messages = 0;
+        let mut moved = Moved::default();
         loop {
             let purge = wire::PurgeDeadLetters { topic: topic.clone(), group: group.clone() };
             match self.ask(request::Kind::PurgeDeadLetters(purge)).await? {
                 (response::Kind::Count(count), _) => {
-                    messages += count.messages;
+                    moved.messages += count.messages;
+                    moved.failed.extend(failures(count.failed));
                     if !count.more {
-                        return Ok(messages);
+                        return Ok(moved);
                     }
                 }
                 (other, _) => return Err(unexpected(&other)),

@@ -18,7 +18,7 @@ mod groups;
 mod messages;
 mod topics;
 
-pub use dead_letters::{DeadLetter, DeadLetters, DeadLettersPage, Redriven};
+pub use dead_letters::{DeadLetter, DeadLetters, DeadLettersPage, Moved, PartitionFailure, Redriven};
 pub use messages::{MessageStory, Which};
 pub use stentor_protocol::wire::{
     GroupDescription, GroupPartition, GroupStory, NodeDescription, PartitionDescription, Reason, Route, RoutePartition,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stentor_core::transport::{Frame, FrameReceiver, FrameStream};
+use stentor_core::{Offset, PartitionIndex};
 use stentor_protocol::error::Verdict;
 use stentor_protocol::wire::{self, NackKind, Subscribe, Subscribed, Unsubscribe, to_broker, to_client};
 use stentor_protocol::{decode_to_client, encode_to_broker};
@@ -200,6 +201,11 @@ impl Driver {
                 let frame_share = Arc::new(Arrived::new(self.link.clock().monotonic(), bytes, messages));
                 let session = Arc::clone(session);
                 self.inbox.put(Arrival { session, frame: frame_share, delivery, body: frame.body });
+                Ok(())
+            }
+            Ok(to_client::Kind::PartitionStopped(stopped)) => {
+                let error = stopped.error.unwrap_or_default().into();
+                self.inbox.stopped(PartitionIndex(stopped.partition), stopped.offset.map(Offset), error);
                 Ok(())
             }
             Ok(to_client::Kind::Settled(settled)) => match unanswered.remove(&settled.request) {

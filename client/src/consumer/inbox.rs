@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::delivery::{Delivery, Lease};
 use super::session::{Arrived, Session, Word};
-use crate::error::ReceiveError;
+use crate::error::{BrokerError, ReceiveError};
 
 /// A delivery frame as it came.
 #[derive(Debug)]
@@ -25,7 +25,20 @@ pub(super) struct Arrival {
     pub(super) body: Bytes,
 }
 
-/// Frames that wait for the application. Bounded by the credit, which the consumer's task checks before it puts one in.
+/// What the application is to hear of next.
+#[derive(Debug)]
+pub(super) enum News {
+    Arrival(Arrival),
+    /// The group has stopped on a partition.
+    Stopped {
+        partition: PartitionIndex,
+        offset: Option<Offset>,
+        error: BrokerError,
+    },
+}
+
+/// News that wait for the application. Bounded: arrivals by the credit, which the consumer's task checks before it puts one
+/// in, and the rest by one for each partition.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     state: Mutex<State>,
@@ -34,7 +47,7 @@ pub(super) struct Inbox {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Arrival>,
+    queue: VecDeque<News>,
     /// Why nothing more comes. Told once.
     end: Option<ReceiveError>,
     over: bool,
@@ -42,7 +55,16 @@ struct State {
 
 impl Inbox {
     pub(super) fn put(&self, arrival: Arrival) {
-        self.lock().queue.push_back(arrival);
+        self.lock().queue.push_back(News::Arrival(arrival));
+        self.arrived.notify_one();
+    }
+
+    /// The group has stopped on this partition. A later word about a partition takes the place of an earlier one.
+    pub(super) fn stopped(&self, partition: PartitionIndex, offset: Option<Offset>, error: BrokerError) {
+        let mut state = self.lock();
+        state.queue.retain(|news| !matches!(news, News::Stopped { partition: told, .. } if *told == partition));
+        state.queue.push_back(News::Stopped { partition, offset, error });
+        drop(state);
         self.arrived.notify_one();
     }
 
@@ -55,18 +77,26 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Takes everything out.
-    pub(super) fn drain(&self) -> VecDeque<Arrival> {
-        std::mem::take(&mut self.lock().queue)
+    /// Takes all arrivals out. What else is to be heard stays true.
+    pub(super) fn drain(&self) -> Vec<Arrival> {
+        let mut state = self.lock();
+        let mut arrivals = Vec::new();
+        for news in std::mem::take(&mut state.queue) {
+            match news {
+                News::Arrival(arrival) => arrivals.push(arrival),
+                stopped @ News::Stopped { .. } => state.queue.push_back(stopped),
+            }
+        }
+        arrivals
     }
 
-    /// The next frame; none when nothing more comes. Cancel safe: nothing is taken out before it is given.
-    pub(super) async fn next(&self) -> Result<Option<Arrival>, ReceiveError> {
+    /// What is to be heard next; none when nothing more comes. Cancel safe: nothing is taken out before it is given.
+    pub(super) async fn next(&self) -> Result<Option<News>, ReceiveError> {
         loop {
             {
                 let mut state = self.lock();
-                if let Some(arrival) = state.queue.pop_front() {
-                    return Ok(Some(arrival));
+                if let Some(news) = state.queue.pop_front() {
+                    return Ok(Some(news));
                 }
                 if state.over {
                     return state.end.take().map_or(Ok(None), Err);

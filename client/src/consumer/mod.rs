@@ -8,12 +8,18 @@
 //! When the connection is lost the consumer subscribes again by itself. What it held has gone back to the group then:
 //! deliveries of before can no longer be settled, and say so.
 //!
+//! # Damage
+//!
+//! Where the broker's store turns out to be damaged, the group stops on that one partition, and
+//! [`Stopped`](ReceiveError::Stopped) says so instead of a message, once for each such place, also when the consumer had to
+//! subscribe again meanwhile. Go on receiving: the other partitions do.
+//!
 //! # Closing
 //!
 //! [`Consumer::close`] gives back at once what was never asked for, which does not count as an attempt, and waits for the
 //! answers to what was said. A consumer that is dropped does the same in the background, as long as the runtime lives.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -38,7 +44,7 @@ pub use delivery::{Delivery, DeliveryBatch, Refusal};
 pub use settlement::Settlement;
 
 use driver::Driver;
-use inbox::Inbox;
+use inbox::{Inbox, News};
 
 /// Messages that a consumer may hold, unless the builder says otherwise.
 const CREDIT_MESSAGES: u32 = 1_000;
@@ -175,7 +181,8 @@ impl ConsumerBuilder {
             backoff,
         };
         let task = Some(tokio::spawn(driver.run(opened)));
-        Ok(Consumer { topic, group, inbox, ready: VecDeque::new(), closing, task })
+        let (ready, stops) = (VecDeque::new(), BTreeMap::new());
+        Ok(Consumer { topic, group, inbox, ready, stops, closing, task })
     }
 }
 
@@ -198,6 +205,8 @@ pub struct Consumer {
     inbox: Arc<Inbox>,
     /// What has been taken out of its frame: all of one frame.
     ready: VecDeque<Delivery>,
+    /// Where the group has stopped, as the application was told; one place for each partition.
+    stops: BTreeMap<PartitionIndex, Option<Offset>>,
     closing: watch::Sender<bool>,
     task: Option<JoinHandle<()>>,
 }
@@ -219,7 +228,7 @@ impl Consumer {
     ///
     /// # Errors
     /// [`Ended`](ReceiveError::Ended) and [`Closed`](ReceiveError::Closed) end it; after
-    /// [`Corrupt`](ReceiveError::Corrupt) more can be received.
+    /// [`Corrupt`](ReceiveError::Corrupt) and [`Stopped`](ReceiveError::Stopped) more can be received.
     pub async fn next(&mut self) -> Result<Option<Delivery>, ReceiveError> {
         loop {
             while let Some(delivery) = self.ready.pop_front() {
@@ -252,8 +261,16 @@ impl Consumer {
 
     /// Takes the messages out of the next frame; false when nothing more comes.
     async fn fill(&mut self) -> Result<bool, ReceiveError> {
-        let Some(arrival) = self.inbox.next().await? else { return Ok(false) };
-        self.ready = arrival.open(&self.topic)?.into();
+        match self.inbox.next().await? {
+            None => return Ok(false),
+            Some(News::Arrival(arrival)) => self.ready = arrival.open(&self.topic)?.into(),
+            Some(News::Stopped { partition, offset, error }) => {
+                // The broker says it to each subscription; here it is one consumer, however often it subscribes.
+                if self.stops.insert(partition, offset) != Some(offset) {
+                    return Err(ReceiveError::Stopped { partition, offset, error });
+                }
+            }
+        }
         Ok(true)
     }
 

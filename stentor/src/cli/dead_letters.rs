@@ -6,7 +6,7 @@ use bytes::Bytes;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use stentor_client::Client;
-use stentor_client::admin::DeadLetter;
+use stentor_client::admin::{DeadLetter, Moved, PartitionFailure};
 use stentor_core::Clock;
 use stentor_core::clock::SystemClock;
 
@@ -82,12 +82,25 @@ impl DeadLetters {
             }
             Action::Purge(Name { topic, group }) => {
                 output.confirm(&format!("delete the dead letters of {topic} {group}"))?;
-                let messages = client.admin().purge_dead_letters(&topic, &group).await?;
+                let Moved { messages, failed } = client.admin().purge_dead_letters(&topic, &group).await?;
                 let object = json!({ "topic": topic, "group": group, "purged": messages });
-                output.either(&object, || format!("deleted {} dead letters of {topic} {group}", count_text(messages)))
+                output.either(&object, || format!("deleted {} dead letters of {topic} {group}", count_text(messages)))?;
+                told(output, failed)
             }
         }
     }
+}
+
+/// Says of which partitions it was not done; that fails the command, but not what was done elsewhere.
+fn told(output: Output, failed: Vec<PartitionFailure>) -> Result<(), Failure> {
+    if failed.is_empty() {
+        return Ok(());
+    }
+    for PartitionFailure { partition, error } in failed {
+        let message = format!("partition {partition} keeps its dead letters: {}", error.message);
+        Failure::new(error.code.kind(), message).hint(error.hint).report(output.json);
+    }
+    Err(Failure::Reported)
 }
 
 async fn list(client: &Client, output: Output, Name { topic, group }: &Name) -> Result<(), Failure> {
@@ -129,11 +142,12 @@ async fn redrive(
     // With a rate, a second's worth at a time, or less.
     let step = rate.map_or(STEP, |rate| u32::try_from(rate).unwrap_or(STEP).min(STEP));
     let mut progress = Progress::new(output, None, "dead letters");
-    let (mut messages, mut after) = (0, Some(Bytes::new()));
+    let (mut messages, mut failed, mut after) = (0, Vec::new(), Some(Bytes::new()));
     let began = clock.monotonic();
     while let Some(from) = after {
         let moved = client.admin().redrive_page(topic, group, filter, step, dry_run, from).await?;
         messages += moved.messages;
+        failed.extend(moved.failed);
         progress.add(moved.messages);
         after = moved.next;
         if let (Some(rate), false, true) = (rate, dry_run, after.is_some()) {
@@ -147,5 +161,6 @@ async fn redrive(
     output.either(&object, || {
         let what = if dry_run { "would give back" } else { "gave back" };
         format!("{what} {} messages to {topic} {group}", count_text(messages))
-    })
+    })?;
+    told(output, failed)
 }

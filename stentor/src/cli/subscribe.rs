@@ -101,7 +101,8 @@ impl Subscribe {
         let mut end = pin!(interrupted());
         // Kept until the end, or their leases would seem abandoned one by one.
         let mut kept = Vec::new();
-        let mut received = 0;
+        let (mut received, mut failed) = (0, false);
+        let ended = |failed: bool| if failed { Err(Failure::Reported) } else { Ok(()) };
         while self.max.is_none_or(|max| received < max) {
             let silence = async {
                 match self.timeout {
@@ -111,13 +112,23 @@ impl Subscribe {
             };
             let delivery = tokio::select! {
                 biased;
-                () = &mut end => return Ok(()),
-                delivery = consumer.next() => delivery?,
+                () = &mut end => return ended(failed),
+                delivery = consumer.next() => delivery,
                 () = silence => {
-                    return if received > 0 { Ok(()) } else { Err(self.nothing_received()) };
+                    return if received > 0 || failed { ended(failed) } else { Err(self.nothing_received()) };
                 }
             };
-            let Some(delivery) = delivery else { return Ok(()) };
+            let delivery = match delivery {
+                Ok(Some(delivery)) => delivery,
+                Ok(None) => return ended(failed),
+                // The other partitions go on.
+                Err(error) if !error.is_final() => {
+                    Failure::from(error).report(output.json);
+                    failed = true;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             received += 1;
             self.show(output, &delivery)?;
             // Only after it was printed: a pipe that broke gives the message back.
@@ -132,7 +143,7 @@ impl Subscribe {
             });
             settled.down_to(SETTLEMENTS_MAX).await?;
         }
-        Ok(())
+        ended(failed)
     }
 
     fn show(&self, output: Output, delivery: &Delivery) -> Result<(), Failure> {

@@ -38,6 +38,8 @@ pub(crate) enum Failure {
         /// What to do next; may be empty.
         hint: String,
     },
+    /// It was told when it happened, and the command went on with the rest.
+    Reported,
     /// Whoever read the output has gone away, which is how pipes end (`stentor subscribe … | head -1`).
     BrokenPipe,
 }
@@ -78,7 +80,7 @@ impl Failure {
             Self::BrokenPipe => 0,
             Self::Told { kind: "usage" | "confirmation", .. } => 2,
             Self::Told { kind: "nothing_received", .. } => 3,
-            Self::Told { .. } => 1,
+            Self::Told { .. } | Self::Reported => 1,
         }
     }
 
@@ -118,6 +120,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Told { message, .. } => f.write_str(message),
+            Self::Reported => f.write_str("part of it was not done"),
             Self::BrokenPipe => f.write_str("the reader of the output has gone away"),
         }
     }

@@ -19,6 +19,8 @@ pub struct Consumer {
     pub body_bytes: u64,
     /// Deliveries that held only what was leased.
     pub picked: u64,
+    /// Where the group has stopped, as it was told.
+    pub stops: Vec<wire::PartitionStopped>,
 }
 
 /// A message that was delivered.
@@ -43,7 +45,7 @@ impl Got {
 
 impl Consumer {
     pub fn new(stream: FrameStream, subscribed: wire::Subscribed) -> Self {
-        Self { stream, subscribed, got: VecDeque::new(), requests: 0, body_bytes: 0, picked: 0 }
+        Self { stream, subscribed, got: VecDeque::new(), requests: 0, body_bytes: 0, picked: 0, stops: Vec::new() }
     }
 
     pub async fn grant(&mut self, messages: u32) {
@@ -56,7 +58,11 @@ impl Consumer {
 
     /// Takes in a frame.
     async fn take(&mut self) -> Option<to_client::Kind> {
-        let (kind, body) = hear(&mut self.stream).await?;
+        let (mut kind, mut body) = hear(&mut self.stream).await?;
+        while let to_client::Kind::PartitionStopped(stopped) = kind {
+            self.stops.push(stopped);
+            (kind, body) = hear(&mut self.stream).await?;
+        }
         if let to_client::Kind::Delivery(delivery) = kind {
             self.unpack(delivery, body);
             return self.got.front().map(|_| to_client::Kind::Delivery(wire::Delivery::default()));
@@ -154,6 +160,17 @@ impl Consumer {
     pub async fn unsubscribe(mut self) {
         say(&mut self.stream, to_broker::Kind::Unsubscribe(wire::Unsubscribe {})).await;
         while self.take().await.is_some() {}
+    }
+
+    /// Takes in what comes until the group has stopped in so many places.
+    pub async fn until_stopped(&mut self, places: usize) {
+        while self.stops.len() < places {
+            match hear(&mut self.stream).await {
+                Some((to_client::Kind::PartitionStopped(stopped), _)) => self.stops.push(stopped),
+                Some((to_client::Kind::Delivery(delivery), body)) => self.unpack(delivery, body),
+                other => panic!("instead of news: {other:?}"),
+            }
+        }
     }
 
     /// How the stream was ended by the broker.
