@@ -17,7 +17,7 @@ use stentor_transport_quic::{
     ClientConfig, ClientTls, QuicListener, QuicSettings, QuicTransport, ServerConfig, ServerTls,
 };
 
-use super::stats::Amount;
+use super::stats::{Amount, Latencies, Percentiles};
 use crate::output::Failure;
 use crate::serve::certificates::DevCertificates;
 
@@ -27,6 +27,9 @@ const PROBE_FOR: Duration = Duration::from_secs(1);
 /// What the file of the disk's probe holds before it is written again. Like a recycled segment: a file that grows costs
 /// the file system twice.
 const FILE_BYTES: u64 = 128 << 20;
+
+/// What is written before each sync whose time is taken.
+const PAGE_BYTES: usize = 4 << 10;
 
 /// The frame at which QUIC is asked for its best.
 const FRAME_BYTES: usize = 64 << 10;
@@ -62,16 +65,22 @@ pub(crate) async fn disk(
 ) -> Result<Limit, Failure> {
     let folder = folder.to_owned();
     let probe = move || -> io::Result<Amount> {
-        let file = tempfile::tempfile_in(&folder)?;
-        let filler = vec![0xa5; 1 << 20];
-        for at in (0..FILE_BYTES).step_by(filler.len()) {
-            file.write_all_at(&filler, at)?;
-        }
-        file.sync_all()?;
+        let file = written_before(&folder)?;
         write_and_sync(&file, batch_bytes.clamp(1, FILE_BYTES))
     };
     let amount = blocking(probe).await?.map_err(|error| Failure::io("cannot measure the disk", &error))?;
     Ok(Limit::of(what, amount, message_bytes))
+}
+
+/// A file without a name, and with something in it already.
+fn written_before(folder: &Path) -> io::Result<File> {
+    let file = tempfile::tempfile_in(folder)?;
+    let filler = vec![0xa5; 1 << 20];
+    for at in (0..FILE_BYTES).step_by(filler.len()) {
+        file.write_all_at(&filler, at)?;
+    }
+    file.sync_all()?;
+    Ok(file)
 }
 
 fn write_and_sync(file: &File, batch_bytes: u64) -> io::Result<Amount> {
@@ -109,8 +118,36 @@ pub(crate) async fn memory(batch_bytes: u64, message_bytes: u64) -> Result<Limit
     Ok(Limit::of("copies in memory at the same batch size", blocking(probe).await?, message_bytes))
 }
 
-/// The wire: frames of 64 KiB on one stream over loopback, one way, both ends in this process.
-pub(crate) async fn wire(message_bytes: u64) -> Result<Limit, Failure> {
+/// How long a sync takes: fdatasync after a page written into a file written before, the sync alone.
+pub(crate) async fn sync(folder: &Path) -> Result<Percentiles, Failure> {
+    let folder = folder.to_owned();
+    let probe = move || -> io::Result<Vec<Duration>> {
+        let file = written_before(&folder)?;
+        let page = [0x5a; PAGE_BYTES];
+        let clock = SystemClock::new();
+        let mut took = Vec::new();
+        for at in (0..FILE_BYTES).step_by(PAGE_BYTES) {
+            file.write_all_at(&page, at)?;
+            let began = clock.monotonic();
+            file.sync_data()?;
+            let ended = clock.monotonic();
+            took.push(ended.since(began));
+            if ended.0 >= PROBE_FOR / 2 {
+                break;
+            }
+        }
+        Ok(took)
+    };
+    let took = blocking(probe).await?.map_err(|error| Failure::io("cannot measure the disk", &error))?;
+    let mut latencies = Latencies::new()?;
+    took.into_iter().for_each(|latency| latencies.record(latency));
+    Ok(latencies.percentiles())
+}
+
+/// The wire: frames of 64 KiB on one stream over loopback, one way, both ends in this process, in datagrams of at most
+/// so many bytes.
+pub(crate) async fn wire(message_bytes: u64, mtu: Option<u16>) -> Result<Limit, Failure> {
+    let quic = quic_settings(mtu);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let cannot = |error: &dyn std::fmt::Display| Failure::new("io", format!("cannot measure the wire: {error}"));
     let folder = tempfile::tempdir().map_err(|error| cannot(&error))?;
@@ -120,7 +157,7 @@ pub(crate) async fn wire(message_bytes: u64) -> Result<Limit, Failure> {
         tls: ServerTls { cert: certificates.cert.clone(), key: certificates.key.clone(), client_ca: None },
         tls_reload_every: Duration::from_secs(3_600),
         connections_max: 1,
-        quic: QuicSettings::default(),
+        quic: quic.clone(),
     };
     let mut listener = QuicListener::bind(server, Arc::clone(&clock)).await.map_err(|error| cannot(&error))?;
     let address = listener.local_address();
@@ -134,11 +171,8 @@ pub(crate) async fn wire(message_bytes: u64) -> Result<Limit, Failure> {
         Some(bytes)
     });
 
-    let client = ClientConfig {
-        tls: ClientTls { ca: certificates.ca.clone(), identity: None },
-        server_name: None,
-        quic: QuicSettings::default(),
-    };
+    let client =
+        ClientConfig { tls: ClientTls { ca: certificates.ca.clone(), identity: None }, server_name: None, quic };
     let transport = QuicTransport::new(client).map_err(|error| cannot(&error))?;
     let connection = transport.connect(&address).await.map_err(|error| cannot(&error))?;
     let mut stream = connection.open().await.map_err(|error| cannot(&error))?;
@@ -152,6 +186,12 @@ pub(crate) async fn wire(message_bytes: u64) -> Result<Limit, Failure> {
     let bytes = receiving.await.ok().flatten().ok_or_else(|| cannot(&"the receiver failed"))?;
     let amount = Amount { messages: 0, bytes, time: clock.monotonic().since(began) };
     Ok(Limit::of("frames of 64 KiB over QUIC on loopback, one way", amount, message_bytes))
+}
+
+/// The transport's settings with datagrams of at most so many bytes.
+pub(crate) fn quic_settings(mtu: Option<u16>) -> QuicSettings {
+    let usual = QuicSettings::default();
+    QuicSettings { mtu_max: mtu.unwrap_or(usual.mtu_max), ..usual }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
@@ -168,8 +208,10 @@ mod tests {
         let limits = [
             disk("a plain file", folder.path(), 16 << 10, 1_024).await.unwrap(),
             memory(16 << 10, 1_024).await.unwrap(),
-            wire(1_024).await.unwrap(),
+            wire(1_024, None).await.unwrap(),
+            wire(1_024, Some(1_452)).await.unwrap(),
         ];
+        assert!(sync(folder.path()).await.unwrap().p50 > 0);
         for limit in limits {
             assert!(limit.megabytes_per_second > 0.0, "{limit:?}");
             let ratio = limit.messages_per_second * 1_024.0 / (limit.megabytes_per_second * 1e6);

@@ -3,27 +3,31 @@
 //! Unless a broker is named, one is started in a process of its own, so that the processor time and the memory reported
 //! are the broker's; producers and consumers run in this process and share the machine with it.
 
+mod backlog;
 mod consume;
 mod limit;
 mod options;
 mod pace;
 mod produce;
 mod report;
+mod runs;
 mod stats;
 mod target;
+mod usage;
 mod work;
 
 pub(crate) use options::Options;
 pub(crate) use stats::{Latencies, Percentiles, per_second};
 
 use limit::Limit;
-use report::Report;
+use report::{Asked, Report};
+use runs::Summary;
 use target::Target;
 
 use crate::cli::Context;
 use crate::output::Failure;
 
-/// Runs a benchmark and prints what it found.
+/// Runs a benchmark as often as is asked for, and prints what it found.
 ///
 /// # Errors
 /// When the broker, the topic or the machine does not do.
@@ -33,37 +37,65 @@ pub(crate) async fn run(options: Options, context: &Context) -> Result<(), Failu
             format!("end-to-end needs bodies of at least {} bytes, for the time in them", produce::STAMP_BYTES);
         return Err(Failure::new("usage", message));
     }
-    let target = Target::prepare(&options, context).await?;
-    let done = measure(&target, &options, context).await;
-    let ended = target.end().await;
-    let report = done?;
-    ended?;
-    context.output.either(&report, || report.words())
+    let mut reports = Vec::new();
+    for number in 1..=options.runs {
+        if options.runs > 1 {
+            context.output.note(&format!("run {number} of {}", options.runs));
+        }
+        let target = Target::prepare(&options, context).await?;
+        let done = measure(&target, &options, context).await;
+        let ended = target.end().await;
+        let report = done?;
+        ended?;
+        context.output.either(&report, || report.words())?;
+        reports.push(report);
+    }
+    if let Some(summary) = Summary::of(&reports) {
+        context.output.either(&summary, || format!("\n{}", summary.words()))?;
+    }
+    Ok(())
 }
 
 async fn measure(target: &Target, options: &Options, context: &Context) -> Result<Report, Failure> {
     let (storage, durability) = target.kept().await?;
     context.output.note("measuring the machine …");
+    let fdatasync_us = if storage == "memory" { None } else { Some(limit::sync(&target.folder()).await?) };
     let (limit, limits) = limits(target, options, &storage).await?;
     context.output.note(&format!("measuring {} …", options.work.word()));
-    let found = work::run(target, options, context.output).await?;
-    let (amount, node) = (found.found.amount, target.node().await?);
+    let work::Run { found, cost } = work::run(target, options, context.output).await?;
+    let (amount, node) = (found.amount, target.node().await?);
+    let share_of_limit =
+        if limit.messages_per_second > 0.0 { amount.messages_per_second() / limit.messages_per_second } else { 0.0 };
+    let last_tenth_of_first = match &found.tenths[..] {
+        [first, .., last] if first.median_messages_per_second > 0.0 => {
+            Some(last.median_messages_per_second / first.median_messages_per_second)
+        }
+        _ => None,
+    };
     Ok(Report {
         work: options.work.word(),
         storage,
         durability,
+        asked: Asked::of(options),
         messages: amount.messages,
         bytes: amount.bytes,
         seconds: amount.time.as_secs_f64(),
         messages_per_second: amount.messages_per_second(),
         megabytes_per_second: amount.megabytes_per_second(),
-        latency_us: found.found.latencies.percentiles(),
-        broker_cpu_seconds: found.cpu_seconds,
+        latency_us: found.latencies.percentiles(),
+        broker_cpu_seconds: cost.broker_cpu_seconds,
+        broker_cpu_seconds_per_million: report::per_million(cost.broker_cpu_seconds, amount.messages),
         broker_rss_bytes: node.rss_bytes,
+        client_cpu_seconds: cost.client_cpu_seconds,
+        broker_syncs: cost.syncs,
+        device_written_bytes: fdatasync_us.and(cost.device_written_bytes),
+        fdatasync_us,
+        share_of_limit,
         limit,
         limits,
-        tenths: found.found.tenths,
-        drain: found.found.drain,
+        last_tenth_of_first,
+        tenths: found.tenths,
+        drain: found.drain,
     })
 }
 
@@ -71,7 +103,7 @@ async fn measure(target: &Target, options: &Options, context: &Context) -> Resul
 /// holds it up at best, the others are all that were measured.
 async fn limits(target: &Target, options: &Options, storage: &str) -> Result<(Limit, Vec<Limit>), Failure> {
     let (batch_bytes, size) = (options.batch_bytes(), options.size);
-    let wire = limit::wire(size).await?;
+    let wire = limit::wire(size, options.mtu).await?;
     if storage == "memory" {
         let memory = limit::memory(batch_bytes, size).await?;
         return Ok((lower(&memory, &wire), vec![memory, wire]));

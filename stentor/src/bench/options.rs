@@ -1,8 +1,10 @@
 //! What a benchmark is asked to do.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 
 use crate::cli::args::{duration, rate, size};
 
@@ -28,6 +30,16 @@ impl Work {
     }
 }
 
+/// How consumers settle what they were given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ack {
+    /// Each message by itself
+    Each,
+    /// The messages that came together by one word
+    Batch,
+}
+
 /// The options of `stentor bench`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
@@ -51,6 +63,9 @@ pub(crate) struct Options {
     /// Messages of a batch at most [default: as the SDK batches, up to 64 KiB]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) batch: Option<u32>,
+    /// How long a batch that could be sent waits for more messages [default: as the SDK does, not at all]
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub(crate) linger: Option<Duration>,
     /// Producers, each with a connection of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub(crate) producers: u32,
@@ -60,9 +75,18 @@ pub(crate) struct Options {
     /// Subscriber groups [default: 10 for fan-out, else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub(crate) groups: Option<u32>,
-    /// Messages that a producer has under way at most
+    /// Messages that a producer has under way at most [default: 16384; 1000 with --awaited]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) in_flight: Option<u32>,
+    /// Send single messages: --in-flight tasks of each producer, each awaiting the receipt of one before its next
+    #[arg(long, conflicts_with = "rate")]
+    pub(crate) awaited: bool,
+    /// How consumers settle [default: batch for the drain of a backlog, else each]
+    #[arg(long, value_name = "HOW")]
+    pub(crate) ack: Option<Ack>,
+    /// How many messages a consumer may hold that are not settled
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) in_flight: u32,
+    pub(crate) credit: u32,
     /// How long to publish [default: 5s, unless --count says when to stop]
     #[arg(long, value_name = "D", value_parser = duration, conflicts_with = "count")]
     pub(crate) duration: Option<Duration>,
@@ -72,6 +96,21 @@ pub(crate) struct Options {
     /// Publish so many a second in all, instead of as many as go [default for end-to-end: 5000/s]
     #[arg(long, value_name = "N/s", value_parser = rate)]
     pub(crate) rate: Option<u64>,
+    /// Largest datagram, in both directions [default: what the path carries, within the transport's own bound]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1_200..))]
+    pub(crate) mtu: Option<u16>,
+    /// In each tenth of the way to a backlog, let a fresh group read at the tail for so long
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub(crate) tail: Option<Duration>,
+    /// Append how a backlog grew and went to this file, a JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) samples: Option<PathBuf>,
+    /// How often that is looked at
+    #[arg(long, value_name = "D", default_value = "1s", value_parser = duration)]
+    pub(crate) sample_every: Duration,
+    /// Do it so many times, each with a broker of its own, and give median and spread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) runs: u32,
 }
 
 /// When a run of producers is over.
@@ -81,6 +120,17 @@ pub(super) enum Until {
     Time(Duration),
     /// So many messages have been published by all producers together.
     Count(u64),
+}
+
+impl Until {
+    /// How many more messages may be sent, after so many in so much time.
+    pub(super) fn left(self, messages: u64, passed: Duration) -> u64 {
+        match self {
+            Self::Count(count) => count.saturating_sub(messages),
+            Self::Time(time) if passed < time => u64::MAX,
+            Self::Time(_) => 0,
+        }
+    }
 }
 
 impl Options {
@@ -98,6 +148,14 @@ impl Options {
 
     pub(super) fn groups(&self) -> u32 {
         self.groups.unwrap_or(if self.work == Work::FanOut { 10 } else { 1 })
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight.unwrap_or(if self.awaited { 1_000 } else { 16_384 })
+    }
+
+    pub(super) fn ack(&self) -> Ack {
+        self.ack.unwrap_or(if self.work == Work::Backlog { Ack::Batch } else { Ack::Each })
     }
 
     pub(super) fn rate(&self) -> Option<u64> {

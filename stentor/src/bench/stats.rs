@@ -23,8 +23,13 @@ impl Latencies {
 
     /// Adds one.
     pub(crate) fn record(&mut self, latency: Duration) {
+        self.record_many(latency, 1);
+    }
+
+    /// Adds as many that are the same.
+    pub(crate) fn record_many(&mut self, latency: Duration, count: u64) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(LATENCY_MICROS_MAX);
-        self.0.saturating_record(micros.clamp(1, LATENCY_MICROS_MAX));
+        self.0.saturating_record_n(micros.clamp(1, LATENCY_MICROS_MAX), count);
     }
 
     /// Adds all of another's.

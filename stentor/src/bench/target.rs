@@ -2,13 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use stentor_client::Client;
+use stentor_client::{Client, ConnectError, Profile};
+use stentor_core::limits::{BATCH_BYTES_SLACK, MESSAGE_BYTES_MAX_CEILING};
+use stentor_transport_quic::{ClientConfig, ClientTls, QuicSettings, QuicTransport};
 
-use super::options::Options;
+use super::limit::quic_settings;
+use super::options::{Options, Work};
+use super::usage;
 use crate::child::ChildBroker;
 use crate::cli::Context;
 use crate::output::Failure;
+use crate::serve::PROFILE_FILE;
 use crate::view::NodeView;
 
 /// A broker with a topic to work on.
@@ -17,6 +23,8 @@ pub(super) struct Target {
     topic: String,
     /// Whether the topic was made for this run.
     made: bool,
+    /// The largest datagram, if that is bounded.
+    mtu: Option<u16>,
 }
 
 enum Broker {
@@ -37,7 +45,7 @@ impl Target {
             Some(topic) => (topic.clone(), false),
             None => (format!("bench-{}-{}", options.work.word(), std::process::id()), true),
         };
-        let target = Self { broker, topic, made };
+        let target = Self { broker, topic, made, mtu: options.mtu };
         if made {
             let mut settings = BTreeMap::from([
                 ("storage".to_owned(), options.storage.clone()),
@@ -45,6 +53,10 @@ impl Target {
             ]);
             if let Some(durability) = &options.durability {
                 settings.insert("durability".to_owned(), durability.clone());
+            }
+            if options.work == Work::Backlog {
+                // What every group is done with goes at once, to show whether the room comes back.
+                settings.insert("retain_for".to_owned(), "0s".to_owned());
             }
             if options.storage == "memory" {
                 // A benchmark of a backlog in memory needs room for it.
@@ -59,9 +71,38 @@ impl Target {
 
     /// A client with a connection of its own.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
+        let (profile, server) = match (&self.broker, self.mtu) {
+            (Broker::Own(broker), None) => return broker.client().await,
+            (Broker::Other(context), None) => return context.connect().await,
+            (Broker::Own(broker), Some(_)) => (broker.folder().join(PROFILE_FILE), None),
+            (Broker::Other(context), Some(_)) => (context.find_profile()?, context.server.clone()),
+        };
+        let profile = Profile::read(&profile).map_err(ConnectError::from)?;
+        let identity = profile.cert.zip(profile.key);
+        let quic = QuicSettings {
+            // As the SDK has it.
+            frame_body_bytes_max: MESSAGE_BYTES_MAX_CEILING + BATCH_BYTES_SLACK,
+            ..quic_settings(self.mtu)
+        };
+        // Each end tells the other what it takes, so this bounds what the broker sends as well.
+        let config = ClientConfig { tls: ClientTls { ca: profile.ca, identity }, server_name: None, quic };
+        let transport = QuicTransport::new(config).map_err(ConnectError::from)?;
+        let mut servers = server.map_or(profile.servers, |server| vec![server]).into_iter();
+        let first = servers.next().ok_or(ConnectError::NoServer)?;
+        let builder = servers.fold(Client::connect(first), stentor_client::ConnectBuilder::server);
+        Ok(builder.transport(Arc::new(transport)).open().await?)
+    }
+
+    /// Room on the disk that the broker's folder takes, in bytes; none where the folder is not known.
+    pub(super) async fn disk_bytes(&self) -> Option<u64> {
+        disk_bytes(self.own_folder()).await
+    }
+
+    /// The folder of a broker that was started for this run.
+    pub(super) fn own_folder(&self) -> Option<PathBuf> {
         match &self.broker {
-            Broker::Own(broker) => broker.client().await,
-            Broker::Other(context) => context.connect().await,
+            Broker::Own(broker) => Some(broker.folder()),
+            Broker::Other(_) => None,
         }
     }
 
@@ -110,4 +151,10 @@ impl Target {
             }
         }
     }
+}
+
+/// Room on the disk that a folder takes.
+pub(super) async fn disk_bytes(folder: Option<PathBuf>) -> Option<u64> {
+    let folder = folder?;
+    tokio::task::spawn_blocking(move || usage::disk_bytes(&folder)).await.ok()
 }

@@ -1,134 +1,111 @@
 //! The works that are measured.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
 use stentor_client::StartAt;
-use stentor_core::Clock;
 use stentor_core::clock::SystemClock;
-use tokio::sync::oneshot;
 
-use super::consume::{self, Latency};
-use super::options::{Options, Until, Work};
-use super::produce::{Acknowledged, produce};
-use super::report::{Drain, Found, Tenth};
-use super::stats::per_second;
+use super::backlog;
+use super::consume::{self, Latency, Wanted, group};
+use super::options::{Options, Work};
+use super::produce::{Acknowledged, Stamps, produce};
+use super::report::Found;
 use super::target::Target;
+use super::usage;
 use crate::output::{Failure, Output};
 
-/// How often a backlog's growth is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// What was found, and what it cost the broker.
+/// What was found, and what it cost.
 pub(super) struct Run {
     pub(super) found: Found,
-    pub(super) cpu_seconds: f64,
+    pub(super) cost: Cost,
+}
+
+/// What a work costs.
+pub(super) struct Cost {
+    pub(super) broker_cpu_seconds: f64,
+    pub(super) client_cpu_seconds: f64,
+    pub(super) syncs: u64,
+    pub(super) device_written_bytes: Option<u64>,
+}
+
+/// How things stood before a work.
+struct Meter {
+    broker_cpu_seconds: f64,
+    client_cpu_seconds: f64,
+    syncs: u64,
+    device_written_bytes: Option<u64>,
+}
+
+impl Meter {
+    async fn begin(target: &Target) -> Result<Self, Failure> {
+        let node = target.node().await?;
+        Ok(Self {
+            broker_cpu_seconds: node.cpu_seconds,
+            client_cpu_seconds: usage::own_cpu_seconds(),
+            syncs: node.syncs,
+            device_written_bytes: usage::device_written_bytes(&target.folder()),
+        })
+    }
+
+    async fn end(self, target: &Target) -> Result<Cost, Failure> {
+        // First what goes on counting while the broker is asked.
+        let (client_cpu_seconds, written) = (usage::own_cpu_seconds(), usage::device_written_bytes(&target.folder()));
+        let node = target.node().await?;
+        Ok(Cost {
+            broker_cpu_seconds: node.cpu_seconds - self.broker_cpu_seconds,
+            client_cpu_seconds: client_cpu_seconds - self.client_cpu_seconds,
+            syncs: node.syncs.saturating_sub(self.syncs),
+            device_written_bytes: written
+                .zip(self.device_written_bytes)
+                .map(|(after, before)| after.saturating_sub(before)),
+        })
+    }
 }
 
 /// Does the work that the options name.
 pub(super) async fn run(target: &Target, options: &Options, output: Output) -> Result<Run, Failure> {
     let clock = SystemClock::new();
     let acknowledged = Acknowledged::default();
-    if options.work == Work::Consume {
+    let owed = if options.work == Work::Consume {
         output.note("filling the topic …");
         create_group(target).await?;
-        let filled = produce(target, options, options.until(), &clock, &acknowledged).await?;
-        let before = target.node().await?.cpu_seconds;
-        let consuming = consume::begin(target, options, &clock, Latency::Acknowledgement).await?;
-        let (amount, latencies) = consuming.until(filled.amount.messages).await?;
-        let cpu_seconds = target.node().await?.cpu_seconds - before;
-        return Ok(Run { found: Found { amount, latencies, tenths: Vec::new(), drain: None }, cpu_seconds });
-    }
-
-    let before = target.node().await?.cpu_seconds;
+        produce(target, options, Stamps::None, &clock, &acknowledged).await?.amount.messages
+    } else {
+        0
+    };
+    let meter = Meter::begin(target).await?;
     let found = match options.work {
-        Work::Publish | Work::Consume => {
-            let produced = produce(target, options, options.until(), &clock, &acknowledged).await?;
-            Found { amount: produced.amount, latencies: produced.latencies, tenths: Vec::new(), drain: None }
+        Work::Publish => {
+            let produced = produce(target, options, Stamps::None, &clock, &acknowledged).await?;
+            Found::of(produced.amount, produced.latencies)
+        }
+        Work::Consume => {
+            let consuming = consume::begin(target, &Wanted::by(options, Latency::Acknowledgement), &clock).await?;
+            consuming.expect(owed);
+            let taken = consuming.ended().await?;
+            Found::of(taken.amount, taken.latencies)
         }
         Work::EndToEnd | Work::FanOut => {
-            let latency = if options.rate().is_some() { Latency::Delivery } else { Latency::Acknowledgement };
-            let consuming = consume::begin(target, options, &clock, latency).await?;
-            let produced = produce(target, options, options.until(), &clock, &acknowledged).await?;
-            let (amount, latencies) = consuming.until(produced.amount.messages).await?;
-            Found { amount, latencies, tenths: Vec::new(), drain: None }
+            let (latency, stamps) = if options.rate().is_some() {
+                (Latency::Delivery, Stamps::OneIn(1))
+            } else {
+                (Latency::Acknowledgement, Stamps::None)
+            };
+            let consuming = consume::begin(target, &Wanted::by(options, latency), &clock).await?;
+            let produced = produce(target, options, stamps, &clock, &acknowledged).await?;
+            consuming.expect(produced.amount.messages);
+            let taken = consuming.ended().await?;
+            Found::of(taken.amount, taken.latencies)
         }
-        Work::Backlog => backlog(target, options, &clock, &acknowledged, output).await?,
+        Work::Backlog => backlog::run(target, options, &clock, &acknowledged, output).await?,
     };
-    let cpu_seconds = target.node().await?.cpu_seconds - before;
-    Ok(Run { found, cpu_seconds })
+    Ok(Run { found, cost: meter.end(target).await? })
 }
 
 /// The group that owes everything, before there is anything.
-async fn create_group(target: &Target) -> Result<(), Failure> {
+pub(super) async fn create_group(target: &Target) -> Result<(), Failure> {
     let client = target.client().await?;
     // The consumers of the run take it up; that it is there already, on a topic of the user's, is as good.
-    let consumer = client.consumer(target.topic(), "bench-0").from(StartAt::Earliest).open().await?;
+    let consumer = client.consumer(target.topic(), group(0)).from(StartAt::Earliest).open().await?;
     consumer.close().await;
     client.close().await;
     Ok(())
-}
-
-async fn backlog(
-    target: &Target,
-    options: &Options,
-    clock: &SystemClock,
-    acknowledged: &Acknowledged,
-    output: Output,
-) -> Result<Found, Failure> {
-    create_group(target).await?;
-    let until = options.until();
-    let (done, produced) = oneshot::channel::<()>();
-    let producing = async {
-        let produced = produce(target, options, until, clock, acknowledged).await;
-        // The watcher may have failed first.
-        let _ = done.send(());
-        produced
-    };
-    let watching = watch(target, until, clock, Arc::clone(acknowledged), produced);
-    let (produced, tenths) = tokio::join!(producing, watching);
-    let (produced, tenths) = (produced?, tenths?);
-    output.note("draining …");
-    let consuming = consume::begin(target, options, clock, Latency::Acknowledgement).await?;
-    let (drained, _) = consuming.until(produced.amount.messages).await?;
-    let drain = Some(Drain::of(drained));
-    Ok(Found { amount: produced.amount, latencies: produced.latencies, tenths, drain })
-}
-
-/// Looks at every tenth of the way: how fast it was, and what the broker's memory is.
-async fn watch(
-    target: &Target,
-    until: Until,
-    clock: &SystemClock,
-    acknowledged: Arc<AtomicU64>,
-    mut produced: oneshot::Receiver<()>,
-) -> Result<Vec<Tenth>, Failure> {
-    let client = target.client().await?;
-    let began = clock.monotonic();
-    let (mut tenths, mut last, mut last_at) = (Vec::new(), 0, began);
-    loop {
-        let over = tokio::select! {
-            _ = &mut produced => true,
-            () = clock.sleep_until(clock.monotonic().after(LOOK_EVERY)) => false,
-        };
-        let (messages, now) = (acknowledged.load(Ordering::Relaxed), clock.monotonic());
-        let next = tenths.len() as u64 + 1;
-        let reached = match until {
-            Until::Count(count) => messages >= count * next / 10,
-            Until::Time(duration) => now.since(began) * 10 >= duration * u32::try_from(next).unwrap_or(u32::MAX),
-        };
-        if messages > last && (over || reached) {
-            tenths.push(Tenth {
-                messages,
-                messages_per_second: per_second(messages - last, now.since(last_at)),
-                broker_rss_bytes: client.admin().node_status().await?.rss_bytes,
-            });
-            (last, last_at) = (messages, now);
-        }
-        if over {
-            client.close().await;
-            return Ok(tenths);
-        }
-    }
 }

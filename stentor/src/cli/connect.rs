@@ -42,7 +42,10 @@ impl Context {
     }
 
     /// The profile that counts: the one named, else the first there is of the usual places.
-    fn find_profile(&self) -> Result<PathBuf, Failure> {
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn find_profile(&self) -> Result<PathBuf, Failure> {
         if let Some(named) = &self.profile {
             return Ok(named.clone());
         }
