@@ -19,7 +19,7 @@ use thiserror::Error;
 use crate::format::group::FrameKind;
 use crate::format::payload::{BatchPart, Frame, Moved, MovedRow, Part, StoredPart};
 use crate::format::row::{
-    LARGE_VALUE_BYTES, LogRow, MARKER_KEY, Marker, PartitionRow, TableRow, chain_key, deleted_key, letter_range,
+    LARGE_VALUE_BYTES, LogRow, MARKER_KEY, Marker, Owed, PartitionRow, TableRow, chain_key, deleted_key, letter_range,
     log_end, log_key, number_of, partition_key, segment_key, table_key, table_range,
 };
 use crate::format::{Malformed, row};
@@ -46,8 +46,8 @@ pub(crate) struct Applier {
     index: Arc<dyn Index>,
     marker: Marker,
     partitions: BTreeMap<PartitionId, PartitionRow>,
-    /// Bytes owed in each segment.
-    owed: BTreeMap<u64, u64>,
+    /// What is owed in each segment.
+    owed: BTreeMap<u64, Owed>,
     /// Incarnations whose rows are to be swept away.
     deleted: BTreeSet<u64>,
     /// Partitions with rows below their start.
@@ -87,8 +87,7 @@ impl Applier {
             applier.partitions.insert(partition, row);
         }
         for (key, value) in applier.all(b'S')? {
-            let owed = value[..].try_into().map_err(|_| Malformed("the row of a segment makes no sense"))?;
-            applier.owed.insert(number_of(&key)?, u64::from_le_bytes(owed));
+            applier.owed.insert(number_of(&key)?, Owed::decode(&value)?);
         }
         for (key, _) in applier.all(b'D')? {
             applier.deleted.insert(number_of(&key)?);
@@ -133,7 +132,7 @@ impl Applier {
         &self.partitions
     }
 
-    pub(crate) const fn owed(&self) -> &BTreeMap<u64, u64> {
+    pub(crate) const fn owed(&self) -> &BTreeMap<u64, Owed> {
         &self.owed
     }
 
@@ -171,16 +170,16 @@ impl Applier {
         Ok(keys.into_iter().take(limit).collect())
     }
 
-    fn owe(&mut self, segment: u64, bytes: u64) {
-        *self.owed.entry(segment).or_default() += bytes;
-        self.touched_segments.insert(segment);
+    fn owe(&mut self, place: Place) {
+        self.owed.entry(place.segment).or_default().add(place.length);
+        self.touched_segments.insert(place.segment);
     }
 
     fn settle(&mut self, place: Place) -> Result<(), ApplyError> {
-        let owed = self.owed.entry(place.segment).or_default();
-        *owed = owed.checked_sub(place.length.into()).ok_or_else(|| {
-            ApplyError::Inconsistent(format!("segment {:x} owes less than its rows say", place.segment))
-        })?;
+        if !self.owed.entry(place.segment).or_default().subtract(place.length) {
+            let what = format!("segment {:x} owes less than its rows say", place.segment);
+            return Err(ApplyError::Inconsistent(what));
+        }
         self.touched_segments.insert(place.segment);
         Ok(())
     }
@@ -252,7 +251,7 @@ impl Applier {
         row.log_bytes += u64::from(log_row.place.length);
         let key = log_key(row.incarnation, last);
         self.working.insert(key, Some(log_row.encode()));
-        self.owe(log_row.place.segment, log_row.place.length.into());
+        self.owe(log_row.place);
         Ok(())
     }
 
@@ -290,7 +289,7 @@ impl Applier {
         let row = if value.len() >= LARGE_VALUE_BYTES {
             let length = u32::try_from(value.len()).map_err(|_| misplaced())?;
             let place = location.place(at, length, 0);
-            self.owe(place.segment, length.into());
+            self.owe(place);
             TableRow::Placed { place, checksum: crc32c::crc32c(value) }
         } else {
             TableRow::Inline(value.clone())
@@ -401,7 +400,7 @@ impl Applier {
         };
         if holds(&old) {
             self.settle(old)?;
-            self.owe(to.segment, to.length.into());
+            self.owe(to);
             self.working.insert(key, Some(row));
         }
         Ok(())
@@ -466,7 +465,7 @@ impl Applier {
         &mut self,
         (segment, position): (u64, u64),
         sequence: u64,
-    ) -> Result<Vec<(u64, u64)>, ApplyError> {
+    ) -> Result<Vec<(u64, Owed)>, ApplyError> {
         self.sweep()?;
         let batch = self.marker.batch + 1;
         let flushed = self.index.flushed();
@@ -487,13 +486,13 @@ impl Applier {
         }
         let mut touched = Vec::new();
         for generation in std::mem::take(&mut self.touched_segments) {
-            let owed = self.owed.get(&generation).copied().unwrap_or(0);
+            let owed = self.owed.get(&generation).copied().unwrap_or_default();
             touched.push((generation, owed));
-            if owed == 0 {
+            if owed.is_none() {
                 self.owed.remove(&generation);
                 write.delete(segment_key(generation));
             } else {
-                write.put(segment_key(generation), owed.to_le_bytes().to_vec());
+                write.put(segment_key(generation), owed.encode());
             }
         }
         // What is flushed lies in tables, where a hole cannot go unnoticed.

@@ -20,6 +20,7 @@ use crate::disk::{DiskFile, Space};
 use crate::engine::Engine;
 use crate::format::group::{FrameHeader, FrameKind, GROUP_HEADER_BYTES, GroupHeader};
 use crate::format::payload::Part;
+use crate::format::row::Owed;
 use crate::format::segment::{FIRST_GROUP, Seal, SegmentHeader, spare_name};
 use crate::format::{PAGE_BYTES, page_end};
 use crate::journal::segments::{Segment, Spare, begin_segment};
@@ -254,7 +255,7 @@ impl Committer {
             previous: Seal { generation: self.segment.generation, end: self.position },
         };
         let next = begin_segment(&*self.engine.disk, file, &name, &header, capacity)?;
-        self.engine.segments.insert(next.clone(), None, 0);
+        self.engine.segments.insert(next.clone(), None, Owed::default());
         self.engine.segments.sealed(self.segment.generation, self.next_sequence - 1);
         self.segment = next;
         (self.position, self.synced, self.proved) = (FIRST_GROUP, FIRST_GROUP, FIRST_GROUP);

@@ -13,6 +13,9 @@ pub struct LsmConfig {
     /// What is kept free for acknowledgements, compaction and recovery when the file system fills up all the same. On a
     /// small file system less is taken.
     pub disk_reserve: u64,
+    /// Segments that are kept alive by little are rewritten once they hold so many segments' worth that nobody owes, and
+    /// an eighth of what is owed.
+    pub sparse_slack: u32,
     /// How long the committer is idle before it appends an empty group, which says that all before it is synced.
     pub idle_group_after: Duration,
     /// The index rotates its memtable from this size on. Recovery of the index follows it.
@@ -29,6 +32,7 @@ impl Default for LsmConfig {
             segment_bytes: 128 << 20,
             disk_watermark: 95,
             disk_reserve: 64 << 20,
+            sparse_slack: 4,
             idle_group_after: Duration::from_millis(20),
             memtable_bytes: 12 << 20,
             cache_bytes: 64 << 20,

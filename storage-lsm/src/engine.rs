@@ -1,6 +1,7 @@
 //! What writers, readers and the threads share.
 //!
-//! Threads: the committer writes the journal, the indexer follows with the index, the keeper watches the room on the disk.
+//! Threads: the committer writes the journal, the indexer follows with the index, the keeper watches the room on the disk,
+//! the rewriter moves what is owed in sparse segments.
 //! Locks, in the order in which they may be held together: the watches, the map of partitions, a partition's state, the
 //! queue. All others are leaves.
 //! No lock is held across I/O but where its field says so.
@@ -14,6 +15,7 @@ use stentor_core::{Epoch, Offset, OffsetRange, PartitionId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::backlog::Backlog;
+use crate::bell::Bell;
 use crate::config::LsmConfig;
 use crate::disk::{Disk, DiskLock};
 use crate::format::PAGE_BYTES;
@@ -22,8 +24,9 @@ use crate::format::payload::Encoded;
 use crate::format::segment::FIRST_GROUP;
 use crate::index::Index;
 use crate::journal::segments::Segments;
+use crate::journal::sparse::{Choice, Limits};
 use crate::partition::{Partition, PartitionState};
-use crate::queue::{Ending, Job, PERMIT_BYTES, QUEUE_BYTES_MAX, Queue, Request, frame_bytes};
+use crate::queue::{Ending, Job, Need, PERMIT_BYTES, QUEUE_BYTES_MAX, Queue, Request, frame_bytes};
 use crate::snapshot::Snapshot;
 
 /// Where a view keeps its snapshot.
@@ -56,12 +59,15 @@ pub(crate) struct Engine {
     watches: Mutex<BTreeMap<PartitionId, watch::Sender<Leadership>>>,
     pub(crate) queue: Queue,
     pub(crate) backlog: Backlog,
-    pub(crate) keeper: crate::keeper::Bell,
+    pub(crate) keeper: Bell,
+    pub(crate) rewriter: Bell,
     queue_bytes: Arc<Semaphore>,
     /// Given out to segments and spares, never twice.
     next_generation: AtomicU64,
     pub(crate) syncs: AtomicU64,
     pub(crate) corruptions: AtomicU64,
+    /// What was moved out of sparse segments.
+    pub(crate) rewritten_bytes: AtomicU64,
     /// What the index and the reserve take on disk.
     pub(crate) other_bytes: AtomicU64,
     /// Whether the next segment should be made ready.
@@ -100,11 +106,13 @@ impl Engine {
             watches: Mutex::default(),
             queue,
             backlog: Backlog::after(opened.next_sequence - 1),
-            keeper: crate::keeper::Bell::default(),
+            keeper: Bell::default(),
+            rewriter: Bell::default(),
             queue_bytes: Arc::new(Semaphore::new(QUEUE_BYTES_MAX / PERMIT_BYTES)),
             next_generation: AtomicU64::new(opened.next_generation),
             syncs: AtomicU64::new(0),
             corruptions: AtomicU64::new(0),
+            rewritten_bytes: AtomicU64::new(0),
             other_bytes: AtomicU64::new(0),
             spare_wanted: AtomicBool::new(false),
         }
@@ -112,6 +120,17 @@ impl Engine {
 
     pub(crate) fn next_generation(&self) -> u64 {
         self.next_generation.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether there has been a segment of this generation.
+    pub(crate) fn was_used(&self, generation: u64) -> bool {
+        generation < self.next_generation.load(Ordering::Relaxed)
+    }
+
+    /// Which segments are to be rewritten now.
+    pub(crate) fn sparse(&self) -> Choice {
+        let room = self.queue.state().room.for_rewriting();
+        self.segments.sparse(Limits { slack: self.segment_bytes * u64::from(self.config.sparse_slack), room })
     }
 
     /// The most that the payload of one change may come to: it must fit into a segment.
@@ -183,13 +202,14 @@ impl Engine {
     }
 
     /// Puts a change into the queue: the one moment at which it is taken or refused. `admit` checks it against the
-    /// partition, whose lock is held, and changes what is promised; it runs only when nothing else refuses the change.
+    /// partition, whose lock is held, and changes what is promised; it runs only when nothing else refuses the change. Returns its
+    /// sequence too.
     pub(crate) fn submit(
         &self,
         partition: &Arc<Partition>,
         request: Request,
         admit: impl FnOnce(&mut PartitionState) -> Result<(), StorageError>,
-    ) -> Result<PendingCommit, StorageError> {
+    ) -> Result<(u64, PendingCommit), StorageError> {
         let bytes = frame_bytes(&request.encoded);
         let mut state = partition.state();
         // The order of locks makes the order of a partition's changes that of their sequences.
@@ -200,11 +220,12 @@ impl Engine {
         if let Some(why) = &queue.poisoned {
             return Err(StorageError::Poisoned(why.clone()));
         }
-        let room = if request.needs_room { bytes } else { 0 };
         let mut left = queue.room;
-        if room > 0 {
-            left.admit(room)?;
-        }
+        let room = match request.need {
+            Need::Books => 0,
+            Need::Data => left.admit(bytes).map(|()| bytes)?,
+            Need::Rewriting => left.admit_rewriting(bytes).map(|()| bytes)?,
+        };
         admit(&mut state)?;
         queue.room = left;
         let sequence = queue.next_sequence;
@@ -222,7 +243,7 @@ impl Engine {
         });
         drop((queue, state));
         self.queue.filled.notify_one();
-        Ok(pending)
+        Ok((sequence, pending))
     }
 
     /// Ends writing: what waits and all that comes is refused. Reads go on.
@@ -261,6 +282,7 @@ impl Engine {
             self.backlog.end(ending);
         }
         self.keeper.end();
+        self.rewriter.end();
     }
 
     /// Waits until the index reflects everything that was taken so far.

@@ -14,6 +14,7 @@ use stentor_core::PartitionId;
 use crate::applier::{Applier, ApplyError};
 use crate::backlog::{Backlog, IndexWork, SyncedGroup};
 use crate::engine::Engine;
+use crate::format::group::FrameKind;
 use crate::index::Index;
 use crate::partition::Partition;
 use crate::queue::Ending;
@@ -96,7 +97,10 @@ impl Indexer {
         };
         for change in groups.iter().flat_map(|group| &group.changes) {
             self.applier.apply(change.sequence, change.location, &change.frame)?;
-            touched.insert(change.partition.id, change.partition.clone());
+            // Of a relocation the partition is only whom the bytes were first written for; it may be gone.
+            if change.frame.kind != FrameKind::Relocation {
+                touched.insert(change.partition.id, change.partition.clone());
+            }
         }
         self.commit(at, sequence)?;
         for (id, partition) in touched {
@@ -113,6 +117,9 @@ impl Indexer {
     fn commit(&mut self, at: (u64, u64), sequence: u64) -> Result<(), IndexerError> {
         let owed = self.applier.commit(at, sequence)?;
         self.engine.segments.account(owed, self.applier.marker());
+        if !self.engine.sparse().generations.is_empty() {
+            self.engine.rewriter.ring();
+        }
         Ok(())
     }
 

@@ -3,14 +3,14 @@
 //! Invariant: the reserve is given up only when the disk is full, and publishing goes on only while it is whole.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use stentor_core::storage::StorageError;
 
 use crate::disk::Space;
-use crate::engine::{Engine, lock};
+use crate::engine::Engine;
 use crate::format::segment::RESERVE_NAME;
 use crate::journal::segments::Spare;
 use crate::room::{Level, Limits, level};
@@ -33,43 +33,6 @@ const FLOOR_BYTES: u64 = 16 << 20;
 /// The floor is at most this part of the file system.
 const FLOOR_SHARE: u64 = 64;
 
-/// Wakes the keeper.
-#[derive(Debug, Default)]
-pub(crate) struct Bell {
-    state: Mutex<BellState>,
-    rung: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct BellState {
-    rung: bool,
-    ended: bool,
-}
-
-impl Bell {
-    /// Something is to be done before the next look.
-    pub(crate) fn ring(&self) {
-        lock(&self.state).rung = true;
-        self.rung.notify_one();
-    }
-
-    pub(crate) fn end(&self) {
-        lock(&self.state).ended = true;
-        self.rung.notify_one();
-    }
-
-    /// Waits for the bell or the next look; false at the end.
-    fn wait(&self) -> bool {
-        let mut state = lock(&self.state);
-        if !state.rung && !state.ended {
-            let (after, _) = self.rung.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
-            state = after;
-        }
-        state.rung = false;
-        !state.ended
-    }
-}
-
 /// For so many looks in a row there may be less than the floor, and no reserve: the index may be about to let go of
 /// segments.
 const LOW_LOOKS_MAX: u32 = 50;
@@ -86,7 +49,7 @@ pub(crate) fn run(engine: &Engine) {
         if let Err(error) = look(engine, &mut low_looks) {
             tracing::warn!(%error, "the room on the disk cannot be looked after");
         }
-        if !engine.keeper.wait() {
+        if !engine.keeper.wait(Some(LOOK_EVERY)) {
             return;
         }
     }
@@ -113,6 +76,10 @@ pub(crate) fn look(engine: &Engine, low_looks: &mut u32) -> io::Result<()> {
     let before = std::mem::replace(&mut engine.queue.state().room.level, level);
     if before != level {
         tracing::info!(?level, free = space.free, total = space.total, "room on the disk");
+    }
+    if level != Level::Plenty {
+        // On a disk without room nothing may happen but this, which makes some.
+        engine.rewriter.ring();
     }
     if engine.spare_wanted.load(Ordering::Relaxed) && level == Level::Plenty && engine.segments.spares().0 == 0 {
         make_spare(engine)?;

@@ -19,6 +19,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::engine::{Engine, Opened, segment_bytes};
 use crate::format::PAGE_BYTES;
 use crate::format::payload::Frame;
+use crate::format::row::Owed;
 use crate::format::segment::{FIRST_GROUP, FileKind, Seal, SegmentHeader, file_kind, segment_name};
 use crate::index::Index;
 use crate::indexer::Indexer;
@@ -241,7 +242,7 @@ pub(crate) fn open(
     let segments = Arc::new(Segments::default());
     for found in folder.segments {
         let generation = found.header.generation;
-        let owed = applier.owed().get(&generation).copied().unwrap_or(0);
+        let owed = applier.owed().get(&generation).copied().unwrap_or_default();
         segments.insert(found.segment, last_sequences.get(&generation).copied(), owed);
     }
     for spare in folder.spares {
@@ -330,7 +331,7 @@ fn begin(engine: &Arc<Engine>, replayed: &Replayed) -> io::Result<Arc<Segment>> 
         previous: replayed.end,
     };
     let segment = begin_segment(&*engine.disk, file, &name, &header, capacity)?;
-    engine.segments.insert(segment.clone(), None, 0);
+    engine.segments.insert(segment.clone(), None, Owed::default());
     Ok(segment)
 }
 
@@ -347,7 +348,7 @@ const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 fn start(engine: &Arc<Engine>, committer: Committer, indexer: Indexer) -> io::Result<Vec<std::thread::JoinHandle<()>>> {
     let spawn =
         |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(format!("lsm-{name}")).spawn(run);
-    let kept = engine.clone();
+    let (kept, rewritten) = (engine.clone(), engine.clone());
     let guarded = |name: &'static str, run: Box<dyn FnOnce() + Send>| -> Box<dyn FnOnce() + Send> {
         let engine = engine.clone();
         Box::new(move || {
@@ -361,6 +362,7 @@ fn start(engine: &Arc<Engine>, committer: Committer, indexer: Indexer) -> io::Re
     let threads = [
         spawn("committer", guarded("committer", Box::new(move || committer.run()))),
         spawn("indexer", guarded("indexer", Box::new(move || indexer.run()))),
+        spawn("rewriter", guarded("rewriter", Box::new(move || crate::rewriter::Rewriter::new(rewritten).run()))),
         spawn("keeper", guarded("keeper", Box::new(move || crate::keeper::run_owned(kept)))),
     ];
     let mut started = Vec::new();

@@ -55,13 +55,24 @@ pub(crate) fn frame_bytes(encoded: &Encoded) -> u64 {
     FRAME_HEADER_BYTES as u64 + encoded.length
 }
 
+/// What a change needs room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// It keeps books, which always goes on.
+    Books,
+    /// It brings in new data.
+    Data,
+    /// It moves what is owed in a sparse segment.
+    Rewriting,
+}
+
 /// What a writer asks for.
 pub(crate) struct Request {
     pub(crate) encoded: Encoded,
     /// The offsets of what is appended.
     pub(crate) offsets: OffsetRange,
     pub(crate) synced: bool,
-    pub(crate) needs_room: bool,
+    pub(crate) need: Need,
     pub(crate) pins: Vec<Arc<Segment>>,
     pub(crate) permit: Option<OwnedSemaphorePermit>,
 }

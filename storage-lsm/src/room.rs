@@ -70,6 +70,23 @@ impl Room {
         Ok(())
     }
 
+    /// What rewriting may write when there is no plenty of room: at most half of what is left in the segments there are,
+    /// so that it takes nothing of the disk and bookkeeping finds its part there. It comes back as whole segments, so what
+    /// is kept back for bookkeeping counts too: nothing else might ever make room. None means that it may go on.
+    pub(crate) fn for_rewriting(&self) -> Option<u64> {
+        let left = self.active_left.max(self.spare).saturating_sub(self.admitted) / 2;
+        (self.level != Level::Plenty).then_some(left)
+    }
+
+    /// Admits `bytes` that are moved out of a sparse segment, or says why not.
+    pub(crate) fn admit_rewriting(&mut self, bytes: u64) -> Result<(), StorageError> {
+        if self.for_rewriting().is_some_and(|left| bytes > left) {
+            return Err(StorageError::StorageFull("rewriting waits for room".to_owned()));
+        }
+        self.admitted += bytes;
+        Ok(())
+    }
+
     /// Whether even little new data is refused.
     pub(crate) fn is_full(&self) -> bool {
         match self.level {
@@ -121,5 +138,21 @@ mod tests {
         let mut room = Room { level: Level::Full, active_left: MIB, spare: MIB, admitted: 0 };
         assert!(room.admit(1).is_err());
         assert!(room.is_full());
+    }
+
+    #[test]
+    fn rewriting_takes_no_more_than_half_of_a_segment_that_is_there_unless_there_is_plenty() {
+        for level in [Level::Tight, Level::Full] {
+            let mut room = Room { level, active_left: 2 * MIB, spare: 0, admitted: 0 };
+            assert!(room.admit_rewriting(MIB + 1).is_err());
+            // What fits as a whole fits in pieces too.
+            for _ in 0..4 {
+                assert!(room.admit_rewriting(MIB / 4).is_ok());
+            }
+            assert!(room.admit_rewriting(MIB).is_err());
+            room.spare = 8 * MIB;
+            assert!(room.admit_rewriting(MIB).is_ok());
+        }
+        assert!(Room::default().admit_rewriting(100 * MIB).is_ok());
     }
 }

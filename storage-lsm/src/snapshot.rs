@@ -229,7 +229,7 @@ impl Snapshot {
                 let at = format!("segment {:x}, position {}", place.segment, place.position);
                 self.corrupt(found.base, format!("{at}: {detail}"))
             })?;
-        Ok(StoredBatch { batch, place })
+        Ok(StoredBatch { batch: batch.stored(found.base, found.row.stored_at), place })
     }
 
     /// As [`PartitionReader::get`](stentor_core::storage::PartitionReader::get).
@@ -420,9 +420,9 @@ impl Snapshot {
     }
 }
 
-/// Reads the batch that a row of `partition` at `base` points to, and checks that it is that batch: whose it is, which
-/// offset it has, and both its checksum and the row's.
-fn read_batch(
+/// Reads the batch that a row of `partition` at `base` points to, as it lies there, and checks that it is that batch:
+/// whose it is, which offset it has, and both its checksum and the row's.
+pub(crate) fn read_batch(
     file: &dyn DiskFile,
     partition: PartitionId,
     base: Offset,
@@ -452,10 +452,10 @@ fn check_batch(bytes: Bytes, partition: PartitionId, base: Offset, row: &LogRow)
     if row.origin.is_none() && batch.stored_at() != row.stored_at {
         return Err("its time of storing is not what the index says".to_owned());
     }
-    Ok(batch.stored(base, row.stored_at))
+    Ok(batch)
 }
 
-fn read_value(file: &dyn DiskFile, place: Place, checksum: u32) -> std::io::Result<Result<Bytes, String>> {
+pub(crate) fn read_value(file: &dyn DiskFile, place: Place, checksum: u32) -> std::io::Result<Result<Bytes, String>> {
     let mut bytes = vec![0; place.length as usize];
     if file.read_at(place.position, &mut bytes)? < bytes.len() {
         return Ok(Err("the segment ends before it".to_owned()));

@@ -18,7 +18,7 @@ use crate::format::payload::Encoder;
 use crate::index::{FjallIndex, FjallOptions, Index};
 use crate::open;
 use crate::partition::Partition;
-use crate::queue::{Ending, Request};
+use crate::queue::{Ending, Need, Request};
 use crate::reader::Reader;
 use crate::writer::Writer;
 
@@ -78,6 +78,13 @@ impl LsmStorage {
         self.engine.wait_until_indexed();
     }
 
+    /// What was moved out of sparse segments since the store was opened, in bytes. For tests and measurements.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn rewritten_bytes(&self) -> u64 {
+        self.engine.rewritten_bytes.load(Ordering::Relaxed)
+    }
+
     /// A reader that deposes no writer; none if there is no such partition. For tests and for looking into a store.
     #[doc(hidden)]
     #[must_use]
@@ -112,18 +119,20 @@ impl LsmStorage {
             encoded: encoder.finish(),
             offsets: range_from(after.end, 0),
             synced: true,
-            needs_room: false,
+            need: Need::Books,
             pins: Vec::new(),
             permit: None,
         };
-        self.engine.submit(partition, request, |state| {
-            if state.admitted != before || state.deleted {
-                // Somebody was faster.
-                return Err(partition.deposed(state.admitted));
-            }
-            state.admitted = after;
-            Ok(())
-        })
+        self.engine
+            .submit(partition, request, |state| {
+                if state.admitted != before || state.deleted {
+                    // Somebody was faster.
+                    return Err(partition.deposed(state.admitted));
+                }
+                state.admitted = after;
+                Ok(())
+            })
+            .map(|(_, pending)| pending)
     }
 }
 

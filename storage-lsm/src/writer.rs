@@ -17,7 +17,7 @@ use crate::format::payload::{
 };
 use crate::journal::segments::Segment;
 use crate::partition::Partition;
-use crate::queue::Request;
+use crate::queue::{Need, Request};
 use crate::reader::Reader;
 
 /// Writes to one partition.
@@ -73,8 +73,8 @@ impl Writer {
         };
         let expected = encoded.frame.base;
         let request =
-            Request { offsets: range_from(end, 0), encoded, synced: true, needs_room: false, pins: Vec::new(), permit };
-        let pending = self.engine.submit(&partition, request, |state| {
+            Request { offsets: range_from(end, 0), encoded, synced: true, need: Need::Books, pins: Vec::new(), permit };
+        let (_, pending) = self.engine.submit(&partition, request, |state| {
             if state.deleted || state.admitted.epoch != epoch || state.admitted.end != expected {
                 return Err(partition.deposed(state.admitted));
             }
@@ -109,7 +109,7 @@ impl PartitionWriter for Writer {
     async fn commit(&mut self, change: Change) -> Result<PendingCommit, StorageError> {
         check_keys(&change)?;
         let resolved = self.resolve(&change).await?;
-        let needs_room = change.needs_room();
+        let need = if change.needs_room() { Need::Data } else { Need::Books };
         let (epoch, expected_end, trim) = (change.epoch, change.expected_end, change.trim);
         let (parts, pins): (Vec<StoredPart>, Vec<Arc<Segment>>) = resolved.into_iter().unzip();
         let (encoded, end) = encode(self.partition.id, change, parts)?;
@@ -120,9 +120,9 @@ impl PartitionWriter for Writer {
         let permit = self.engine.permit(&encoded).await?;
         // From here on nothing waits: the change is taken with all its effects, or refused.
         let offsets = range_from(expected_end, end.0 - expected_end.0);
-        let request = Request { encoded, offsets, synced: self.synced, needs_room, pins, permit };
+        let request = Request { encoded, offsets, synced: self.synced, need, pins, permit };
         let (partition, reign) = (&self.partition, self.epoch);
-        let pending = self.engine.submit(partition, request, |state| {
+        let (_, pending) = self.engine.submit(partition, request, |state| {
             let admitted = &mut state.admitted;
             if state.deleted || admitted.epoch != epoch || epoch != reign || admitted.end != expected_end {
                 return Err(partition.deposed(*admitted));
@@ -220,7 +220,10 @@ fn nothing_lies(place: Place) -> StorageError {
 
 /// Looks at the headers of the batch at a place.
 fn resolve(engine: &Engine, place: Place, stored_at: Timestamp) -> Result<(StoredPart, Arc<Segment>), StorageError> {
-    let segment = engine.segments.get(place.segment).ok_or_else(|| nothing_lies(place))?;
+    let Some(segment) = engine.segments.get(place.segment) else {
+        // A segment of this generation may have been there, and what was owed in it may lie elsewhere now.
+        return Err(if engine.was_used(place.segment) { StorageError::Moved { place } } else { nothing_lies(place) });
+    };
     let position = place.position.checked_sub(PART_HEADER_BYTES as u64).ok_or_else(|| nothing_lies(place))?;
     let mut bytes = [0; PART_HEADER_BYTES + HEADER_BYTES];
     let read = segment

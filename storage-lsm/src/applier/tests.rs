@@ -42,7 +42,7 @@ impl Fixture {
     }
 
     fn owed(&self, segment: u64) -> u64 {
-        self.applier.owed().get(&segment).copied().unwrap_or(0)
+        self.applier.owed().get(&segment).copied().unwrap_or_default().bytes
     }
 
     /// What the index itself says, opened anew.

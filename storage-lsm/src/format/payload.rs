@@ -252,10 +252,6 @@ impl Encoder {
     }
 
     /// What moves: call before the batch or value that shows where to.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "segments are rewritten from the next version on; replay knows it")
-    )]
     pub(crate) fn moved(&mut self, moved: Moved) {
         let row = match &moved.row {
             MovedRow::Log { .. } => 8,
@@ -278,10 +274,6 @@ impl Encoder {
         self.frame.parts.push(Part::Moved(moved));
     }
 
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "segments are rewritten from the next version on; replay knows it")
-    )]
     pub(crate) fn moved_value(&mut self, value: Bytes) {
         self.part(9, value.len());
         let at = self.at();

@@ -7,7 +7,7 @@
 //! | `L` incarnation, last offset | a batch of a log: its place, times and checksum |
 //! | `T` incarnation, key | a row of a table: 0 and the value, or 1 and the value's place and checksum |
 //! | `P` partition | a partition: [`PartitionRow`] |
-//! | `S` generation | a segment: how many of its bytes are owed |
+//! | `S` generation | a segment: [`Owed`] |
 //! | `D` incarnation | a deleted partition whose rows are still being swept away |
 //! | `M` | the marker: [`Marker`] |
 //! | `C` number of a batch | nothing: it proves that this batch of the index is there |
@@ -212,6 +212,49 @@ impl Marker {
     }
 }
 
+/// What of a segment some row still points to. A batch that two logs refer to counts twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owed {
+    pub(crate) bytes: u64,
+    /// How many rows that is; 0 in what was written before rows were counted.
+    pub(crate) rows: u64,
+}
+
+impl Owed {
+    /// One more row points to so many bytes.
+    pub(crate) const fn add(&mut self, bytes: u32) {
+        self.bytes += bytes as u64;
+        self.rows += 1;
+    }
+
+    /// One row fewer does; false if it was not known of.
+    pub(crate) const fn subtract(&mut self, bytes: u32) -> bool {
+        let Some(left) = self.bytes.checked_sub(bytes as u64) else {
+            return false;
+        };
+        self.bytes = left;
+        self.rows = self.rows.saturating_sub(1);
+        true
+    }
+
+    pub(crate) const fn is_none(&self) -> bool {
+        self.bytes == 0
+    }
+
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut bytes = Vec::with_capacity(16);
+        bytes.put_u64_le(self.bytes);
+        bytes.put_u64_le(self.rows);
+        bytes.into()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = ByteReader::new(Bytes::copy_from_slice(bytes));
+        let owed = Self { bytes: reader.u64()?, rows: if reader.is_empty() { 0 } else { reader.u64()? } };
+        whole(reader, owed)
+    }
+}
+
 fn put_place(bytes: &mut Vec<u8>, place: Place) {
     bytes.put_u64_le(place.segment);
     bytes.put_u64_le(place.position);
@@ -321,6 +364,10 @@ mod tests {
         let marker = Marker { store: 1, segment: 2, position: 3, sequence: 4, batch: 5, chain_first: 6 };
         assert_eq!(Marker::decode(&marker.encode()), Ok(marker));
         assert!(Marker::decode(&partition.encode()).is_err());
+        let owed = Owed { bytes: 7, rows: 2 };
+        assert_eq!(Owed::decode(&owed.encode()), Ok(owed));
+        assert_eq!(Owed::decode(&owed.encode()[..8]), Ok(Owed { bytes: 7, rows: 0 }));
+        assert!(Owed::decode(&owed.encode()[..9]).is_err());
     }
 
     #[test]

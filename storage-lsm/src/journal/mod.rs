@@ -2,3 +2,4 @@
 
 pub(crate) mod scan;
 pub(crate) mod segments;
+pub(crate) mod sparse;

@@ -9,8 +9,9 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{Disk, DiskFile};
-use crate::format::row::Marker;
+use crate::format::row::{Marker, Owed};
 use crate::format::segment::{SegmentHeader, segment_name, spare_name};
+use crate::journal::sparse::{Candidate, Choice, Limits, choose};
 
 /// How many segments wait to be used again; more are deleted.
 const SPARES_MAX: usize = 2;
@@ -29,10 +30,35 @@ struct Entry {
     segment: Arc<Segment>,
     /// The last sequence in it; none while it is being written.
     last_sequence: Option<u64>,
-    /// Bytes of it that some row still points to, as the index has it.
-    owed: u64,
+    /// What of it some row still points to, as the index has it.
+    owed: Owed,
+    /// Whether the index reflects all of it, and recovery begins behind it.
+    passed: bool,
     /// The batch of the index since which nothing is owed.
     free_since: Option<u64>,
+    keep: Keep,
+}
+
+/// Why a segment is not rewritten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Keep {
+    #[default]
+    No,
+    /// It was tried, and this much stayed: not again until that changes.
+    While(Owed),
+    /// Something in it is damaged. It stays as it is, so that whoever reads there is told.
+    Damaged,
+}
+
+impl Entry {
+    fn eligible(&self) -> bool {
+        let kept = match self.keep {
+            Keep::No => false,
+            Keep::While(owed) => owed == self.owed,
+            Keep::Damaged => true,
+        };
+        self.passed && !kept
+    }
 }
 
 /// A file that waits to become a segment.
@@ -72,8 +98,8 @@ impl Segments {
     }
 
     /// Takes in a segment. `last_sequence` is none for the one that is being written.
-    pub(crate) fn insert(&self, segment: Arc<Segment>, last_sequence: Option<u64>, owed: u64) {
-        let entry = Entry { last_sequence, owed, free_since: None, segment };
+    pub(crate) fn insert(&self, segment: Arc<Segment>, last_sequence: Option<u64>, owed: Owed) {
+        let entry = Entry { last_sequence, owed, passed: false, free_since: None, keep: Keep::No, segment };
         self.table().entries.insert(entry.segment.generation, entry);
     }
 
@@ -86,7 +112,7 @@ impl Segments {
 
     /// Takes over what the index says is owed, after it has applied the batch that wrote `marker`. The segment that the
     /// marker points to stays: recovery begins there.
-    pub(crate) fn account(&self, owed: impl IntoIterator<Item = (u64, u64)>, marker: &Marker) {
+    pub(crate) fn account(&self, owed: impl IntoIterator<Item = (u64, Owed)>, marker: &Marker) {
         let mut table = self.table();
         for (generation, owed) in owed {
             if let Some(entry) = table.entries.get_mut(&generation) {
@@ -94,10 +120,44 @@ impl Segments {
             }
         }
         for entry in table.entries.values_mut() {
-            let passed = entry.segment.generation < marker.segment
+            entry.passed = entry.segment.generation < marker.segment
                 && entry.last_sequence.is_some_and(|last| last <= marker.sequence);
-            entry.free_since = (entry.owed == 0 && passed).then(|| entry.free_since.unwrap_or(marker.batch));
+            let free = entry.owed.is_none() && entry.passed;
+            entry.free_since = free.then(|| entry.free_since.unwrap_or(marker.batch));
         }
+    }
+
+    /// Which segments are to be rewritten now.
+    pub(crate) fn sparse(&self, limits: Limits) -> Choice {
+        let table = self.table();
+        let candidates = table.entries.values().map(|entry| Candidate {
+            generation: entry.segment.generation,
+            capacity: entry.segment.capacity,
+            owed: entry.owed,
+            eligible: entry.eligible(),
+        });
+        choose(candidates, limits)
+    }
+
+    /// Says that what is owed in a segment could not be moved: it is left alone until that changes.
+    pub(crate) fn keep(&self, generation: u64) {
+        if let Some(entry) = self.table().entries.get_mut(&generation)
+            && entry.keep != Keep::Damaged
+        {
+            entry.keep = Keep::While(entry.owed);
+        }
+    }
+
+    /// Says that something in a segment is damaged: it stays.
+    pub(crate) fn keep_damaged(&self, generation: u64) {
+        if let Some(entry) = self.table().entries.get_mut(&generation) {
+            entry.keep = Keep::Damaged;
+        }
+    }
+
+    /// Whether something is still owed in a segment.
+    pub(crate) fn is_owed(&self, generation: u64) -> bool {
+        self.table().entries.get(&generation).is_some_and(|entry| !entry.owed.is_none())
     }
 
     /// How many segments wait for nothing but a flush of the index beyond `flushed`.
@@ -181,7 +241,7 @@ impl Segments {
         let table = self.table();
         let taken = table.entries.values().map(|entry| entry.segment.capacity).sum::<u64>()
             + table.spares.iter().map(|spare| spare.bytes).sum::<u64>();
-        (taken, table.entries.values().map(|entry| entry.owed).sum())
+        (taken, table.entries.values().map(|entry| entry.owed.bytes).sum())
     }
 }
 
@@ -217,9 +277,13 @@ mod tests {
             let file = disk.create(&segment_name(generation)).unwrap();
             file.reserve(BYTES).unwrap();
             let segment = Arc::new(Segment { generation, file, capacity: BYTES });
-            segments.insert(segment, Some(generation * 10), 100);
+            segments.insert(segment, Some(generation * 10), owed(100));
         }
         segments
+    }
+
+    fn owed(bytes: u64) -> Owed {
+        Owed { bytes, rows: 1 }
     }
 
     fn marker(segment: u64, sequence: u64, batch: u64) -> Marker {
@@ -232,9 +296,9 @@ mod tests {
         let disk = FileDisk::open(folder.path()).unwrap();
         let segments = journal(&disk, 1..3);
         let release = |flushed| segments.release(&disk, flushed, BYTES, true).unwrap();
-        segments.account([(1, 50)], &marker(9, 30, 4));
+        segments.account([(1, owed(50))], &marker(9, 30, 4));
         assert_eq!(release(9), 0, "something is owed");
-        segments.account([(1, 0)], &marker(9, 9, 5));
+        segments.account([(1, owed(0))], &marker(9, 9, 5));
         assert_eq!(release(9), 0, "the index does not reflect its last sequence");
         segments.account([], &marker(1, 30, 5));
         assert_eq!(release(9), 0, "recovery begins in it");
@@ -254,8 +318,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let disk = FileDisk::open(folder.path()).unwrap();
         let segments = journal(&disk, 1..2);
-        segments.account([(1, 0)], &marker(9, 30, 4));
-        segments.account([(1, 10)], &marker(9, 30, 5));
+        segments.account([(1, owed(0))], &marker(9, 30, 4));
+        segments.account([(1, owed(10))], &marker(9, 30, 5));
         assert_eq!(segments.release(&disk, 9, BYTES, true).unwrap(), 0);
     }
 
@@ -264,8 +328,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let disk = FileDisk::open(folder.path()).unwrap();
         let segments = journal(&disk, 1..5);
-        segments.account((1..5).map(|generation| (generation, 0)), &marker(9, 99, 1));
+        segments.account((1..5).map(|generation| (generation, owed(0))), &marker(9, 99, 1));
         assert_eq!(segments.release(&disk, 1, BYTES, false).unwrap(), 4);
         assert!(disk.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_segment_that_was_tried_in_vain_is_left_alone_until_what_is_owed_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = FileDisk::open(folder.path()).unwrap();
+        let segments = journal(&disk, 1..2);
+        let chosen = || segments.sparse(Limits { slack: 0, room: None }).generations;
+        assert!(chosen().is_empty(), "the index does not reflect it yet");
+        segments.account([], &marker(9, 30, 4));
+        assert_eq!(chosen(), [1]);
+        segments.keep(1);
+        assert!(chosen().is_empty());
+        segments.account([(1, owed(50))], &marker(9, 30, 5));
+        assert_eq!(chosen(), [1]);
+        segments.keep_damaged(1);
+        segments.account([(1, owed(40))], &marker(9, 30, 6));
+        assert!(chosen().is_empty());
     }
 }

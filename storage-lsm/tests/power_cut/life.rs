@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -65,7 +64,7 @@ pub(crate) async fn read(reader: &dyn PartitionReader) -> Result<State, StorageE
 
 /// Opens every partition and checks that what is there may be there. `Ok(None)` when the power went off meanwhile.
 pub(crate) async fn wake(
-    storage: &Arc<dyn Storage>,
+    storage: &dyn Storage,
     model: &mut Model,
     power_is_off: impl Fn() -> bool,
 ) -> Result<Option<BTreeMap<PartitionId, OpenPartition>>, String> {
@@ -108,6 +107,8 @@ pub(crate) async fn work(
                 books.changes.push(as_model);
                 pending.push((target, books.changes.len(), commit));
             }
+            // What was borrowed was moved and its segment released meanwhile: nothing was taken.
+            Err(StorageError::Moved { .. }) => {}
             Err(error) if is_power(&error) => break,
             Err(error) => return Err(format!("partition {target} refused a commit: {error}")),
         }

@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bytes::Bytes;
 use stentor_conformance::fixtures::key;
 use stentor_core::storage::{Change, Storage, StorageError};
-use stentor_core::{Clock, Monotonic};
 use stentor_storage_lsm::LsmStorage;
 use stentor_storage_lsm::index::{FjallIndex, FjallOptions};
 use tempfile::{TempDir, tempdir};
 
 use super::support::{Faults, TestDisk, config};
-use super::{P, bodies, commit, open, publish, run, trim};
+use super::{P, bodies, commit, open, pause, publish, run, trim, until};
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 64 * MIB;
@@ -29,19 +27,6 @@ fn small_disk() -> (TempDir, Arc<Faults>) {
     let faults = Arc::new(Faults::default());
     faults.total.store(DISK_BYTES, Ordering::SeqCst);
     (tempdir().unwrap(), faults)
-}
-
-/// Waits for what the keeper notices by itself.
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let clock = stentor_core::clock::SystemClock::new();
-    for _ in 0..500 {
-        if holds() {
-            return;
-        }
-        let later: Monotonic = clock.monotonic().after(Duration::from_millis(20));
-        clock.sleep_until(later).await;
-    }
-    panic!("{what} did not come");
 }
 
 #[test]
@@ -78,8 +63,7 @@ fn a_full_disk_refuses_publishing_and_nothing_else_until_there_is_room() {
                 resumed = true;
                 break;
             }
-            let clock = stentor_core::clock::SystemClock::new();
-            clock.sleep_until(clock.monotonic().after(Duration::from_millis(20))).await;
+            pause().await;
         }
         assert!(resumed, "publishing did not resume: {:?}", storage.usage());
         storage.close().await.unwrap();

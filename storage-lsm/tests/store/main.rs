@@ -7,13 +7,15 @@ mod support;
 mod damage;
 mod full;
 mod life;
+mod rewrite;
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use stentor_conformance::fixtures::{bodies_of, record};
 use stentor_core::batch::Compression;
 use stentor_core::storage::{Append, Change, OpenOptions, OpenPartition, PartitionReader, Storage, StorageError};
-use stentor_core::{Durability, Offset, OffsetRange, PartitionId};
+use stentor_core::{Clock as _, Durability, Offset, OffsetRange, PartitionId};
 use stentor_storage_lsm::LsmStorage;
 
 const P: PartitionId = PartitionId(3);
@@ -60,4 +62,20 @@ async fn bodies(reader: &dyn PartitionReader) -> Vec<String> {
         }
     }
     bodies
+}
+
+/// Waits for what the store does by itself.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if holds() {
+            return;
+        }
+        pause().await;
+    }
+    panic!("{what} did not come");
+}
+
+async fn pause() {
+    let clock = stentor_core::clock::SystemClock::new();
+    clock.sleep_until(clock.monotonic().after(Duration::from_millis(20))).await;
 }
