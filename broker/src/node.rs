@@ -1,6 +1,7 @@
 //! What the parts of a running broker share.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -46,6 +47,8 @@ pub(crate) struct Node {
     /// What the tails of all partitions hold.
     pub(crate) tail_bytes: Arc<AtomicUsize>,
     pub(crate) phase: watch::Sender<Phase>,
+    /// Counts the changes of routes, so that sessions look whether one of theirs is among them.
+    pub(crate) route_changes: watch::Sender<u64>,
     pub(crate) session_tasks: Tasks,
     pub(crate) partition_tasks: Tasks,
     pub(crate) catalogue_tasks: Tasks,
@@ -73,6 +76,7 @@ impl Node {
             catalogue,
             tail_bytes: Arc::default(),
             phase: watch::Sender::new(Phase::Running),
+            route_changes: watch::Sender::new(0),
             session_tasks: Tasks::default(),
             partition_tasks: Tasks::default(),
             catalogue_tasks: Tasks::default(),
@@ -99,6 +103,13 @@ impl Node {
     /// Every topic, by name.
     pub(crate) fn topics(&self) -> Vec<Arc<Topic>> {
         self.topics.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The topics behind `after`, by name; all of them without.
+    pub(crate) fn topics_after(&self, after: Option<&TopicName>) -> Vec<Arc<Topic>> {
+        let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        topics.range::<TopicName, _>((start, Bound::Unbounded)).map(|(_, topic)| Arc::clone(topic)).collect()
     }
 
     pub(crate) fn topic(&self, name: &str) -> Result<Arc<Topic>, wire::Error> {

@@ -2,6 +2,8 @@
 //! partitions' tables.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use stentor_core::{GroupName, TopicName};
@@ -27,12 +29,14 @@ pub(crate) struct Topic {
     set: RwLock<SettingMap>,
     groups: RwLock<BTreeMap<GroupName, Arc<Group>>>,
     partitions: OnceLock<Arc<[Arc<Partition>]>>,
+    /// Grows with every change that clients have to learn of.
+    route_version: AtomicU64,
     /// Turns true when the topic is deleted.
     pub(crate) deleted: watch::Sender<bool>,
 }
 
 impl Topic {
-    pub(crate) fn new(name: TopicName, settings: TopicSettings, metrics: TopicMetrics) -> Self {
+    pub(crate) fn new(name: TopicName, settings: TopicSettings, metrics: TopicMetrics, route_version: u64) -> Self {
         Self {
             name,
             metrics,
@@ -40,6 +44,7 @@ impl Topic {
             set: RwLock::default(),
             groups: RwLock::default(),
             partitions: OnceLock::new(),
+            route_version: AtomicU64::new(route_version),
             deleted: watch::Sender::new(false),
         }
     }
@@ -57,6 +62,15 @@ impl Topic {
         let settings = Arc::new(settings);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&settings);
         settings
+    }
+
+    pub(crate) fn route_version(&self) -> u64 {
+        self.route_version.load(Ordering::Acquire)
+    }
+
+    /// After whatever it stands for has changed: whoever sees the version sees the change too.
+    pub(crate) fn set_route_version(&self, version: u64) {
+        self.route_version.store(version, Ordering::Release);
     }
 
     pub(crate) fn set(&self) -> SettingMap {
@@ -83,6 +97,13 @@ impl Topic {
 
     pub(crate) fn groups(&self) -> Vec<Arc<Group>> {
         self.groups.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The groups behind `after`, by name; all of them without.
+    pub(crate) fn groups_after(&self, after: Option<&GroupName>) -> Vec<Arc<Group>> {
+        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        groups.range::<GroupName, _>((start, Bound::Unbounded)).map(|(_, group)| Arc::clone(group)).collect()
     }
 
     pub(crate) fn group(&self, name: &str) -> Result<Arc<Group>, wire::Error> {

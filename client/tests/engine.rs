@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt};
 use stentor_broker::{Broker, BrokerConfig, BrokerParts, ProcessStats, SettingMap, StorageKind};
 use stentor_client::admin::Which;
 use stentor_client::{Client, Consumer, Error, InDoubt, Message, Producer, Receipt, SendError, StartAt};
@@ -326,4 +327,88 @@ async fn administration_does_what_it_says() -> Result<(), Error> {
         Ok(())
     })
     .await
+}
+
+#[tokio::test]
+async fn open_producers_and_consumers_go_by_what_a_topic_is_set_to_meanwhile() {
+    in_time("the change", async {
+        let mut rig = Rig::start(&[("partitions", "1")], &[]).await;
+        let client = rig.client(7).await;
+        let producer = client.producer(TOPIC).open().await.unwrap();
+        let mut consumer = client.consumer(TOPIC, "g").open().await.unwrap();
+        let large = || Message::new(vec![7_u8; 6 << 20]);
+        let set = |value: &str| [("message_bytes_max".to_owned(), value.to_owned())].into_iter().collect();
+        assert!(matches!(producer.send(large()).await, Err(SendError::TooLarge { .. })));
+        for restarted in [false, true] {
+            if restarted {
+                rig.restart().await;
+            }
+            client.admin().set_topic(TOPIC, set("8MiB")).await.unwrap();
+            // The news comes on another stream than the answer.
+            while let Err(error) = producer.send(large()).await {
+                assert!(matches!(error, SendError::TooLarge { .. }), "{error}");
+                tokio::task::yield_now().await;
+            }
+            let delivery = consumer.next().await.unwrap().unwrap();
+            assert_eq!(delivery.body().len(), 6 << 20);
+            delivery.ack_durable().await.unwrap();
+            client.admin().set_topic(TOPIC, set("1KiB")).await.unwrap();
+            loop {
+                match producer.send(Message::new(vec![7_u8; 2 << 10])).await {
+                    Err(SendError::TooLarge { bytes_max: 1_024, .. }) => break,
+                    Ok(_) => consumer.next().await.unwrap().unwrap().ack_durable().await.unwrap(),
+                    // The broker knows before this side does.
+                    Err(error) => assert_eq!(error.kind(), "message_too_large", "{error}"),
+                };
+            }
+        }
+    })
+    .await;
+}
+
+/// Asks for many things at a time.
+async fn all<T>(asked: impl Iterator<Item = impl Future<Output = Result<T, stentor_client::RequestError>>>) {
+    let asking = futures_util::stream::iter(asked).buffer_unordered(16);
+    asking.try_for_each(|_| std::future::ready(Ok(()))).await.unwrap();
+}
+
+#[tokio::test]
+async fn tens_of_thousands_of_groups_and_partitions_are_listed() {
+    const TOPICS: usize = 20;
+    const GROUPS_EACH: usize = 1_000;
+    in_time("listing", async {
+        let rig = Rig::start(&[], &[]).await;
+        let client = rig.client(8).await;
+        let admin = client.admin();
+        let small = |partitions: &str| {
+            let set = [("storage", "memory"), ("memory_max", "512MiB"), ("partitions", partitions)];
+            set.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect()
+        };
+        let topics: Vec<String> = (0..TOPICS).map(|number| format!("t{number:02}")).collect();
+        all(topics.iter().map(|topic| admin.create_topic(topic, small("1")))).await;
+        let groups: Vec<String> = (0..GROUPS_EACH).map(|number| format!("g{number:04}")).collect();
+        let pairs = topics.iter().flat_map(|topic| groups.iter().map(move |group| (topic, group)));
+        all(pairs.clone().map(|(topic, group)| admin.create_group(topic, group, None, Default::default()))).await;
+
+        let listed = admin.list_groups(None).await.unwrap();
+        let listed: Vec<_> = listed.iter().map(|group| (&group.topic, &group.group)).collect();
+        assert_eq!(listed.len(), TOPICS * GROUPS_EACH);
+        assert!(listed.into_iter().eq(pairs));
+        let shown = admin.show_topic("t07").await.unwrap();
+        assert!(shown.groups.iter().map(|group| &group.group).eq(&groups));
+
+        for name in ["wide-a", "wide-b", "wide-c"] {
+            admin.create_topic(name, small("3400")).await.unwrap();
+        }
+        let listed = admin.list_topics().await.unwrap();
+        assert_eq!(listed.len(), TOPICS + 3 + 1);
+        assert_eq!(listed.iter().map(|topic| topic.partitions.len()).sum::<usize>(), TOPICS + 3 * 3_400 + 4);
+        // A group alone says more of so many partitions than a frame's head holds.
+        let wide: Vec<String> = (0..20).map(|number| format!("wide-{number:02}")).collect();
+        all(wide.iter().map(|group| admin.create_group("wide-b", group, None, Default::default()))).await;
+        let shown = admin.show_topic("wide-b").await.unwrap();
+        assert_eq!((shown.partitions.len(), shown.groups.len()), (3_400, 20));
+        assert!(shown.groups.iter().all(|group| group.partitions.len() == 3_400));
+    })
+    .await;
 }

@@ -1,13 +1,16 @@
 //! Envelopes and batches, into frames and back.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use prost::Message;
 use stentor_core::RecordBatch;
 use stentor_core::batch::{BatchError, HEADER_BYTES};
-use stentor_core::transport::Frame;
+use stentor_core::transport::{FRAME_HEAD_BYTES_MAX, Frame};
 use thiserror::Error;
 
-use crate::wire::{self, to_broker, to_client};
+use crate::wire::{self, response, to_broker, to_client};
+
+/// The largest answer that stands in a frame's head: the envelope around it takes some bytes too.
+const ANSWER_HEAD_BYTES_MAX: usize = FRAME_HEAD_BYTES_MAX as usize - 16;
 
 /// Why a frame makes no sense.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -49,6 +52,40 @@ pub fn encode_delivery(partition: u32, batch: &RecordBatch, leased: Vec<wire::Le
     let batch_header = Bytes::copy_from_slice(&batch.header_bytes());
     let delivery = to_client::Kind::Delivery(wire::Delivery { partition, batch_header, leased, picked });
     Frame { body: batch.payload().clone(), ..encode_to_client(delivery) }
+}
+
+/// The frame of an answer. What it says stands in the head, or, where that is too large for one, at the front of the body.
+#[must_use]
+pub fn encode_response(response: wire::Response, body: Bytes) -> Frame {
+    if response.encoded_len() <= ANSWER_HEAD_BYTES_MAX {
+        return Frame { body, ..encode_to_client(to_client::Kind::Response(response)) };
+    }
+    let id = response.id;
+    let mut whole = BytesMut::with_capacity(response.encoded_len() + body.len());
+    // It grows as needed, so it never lacks room.
+    let _ = response.encode(&mut whole);
+    let bytes = u32::try_from(whole.len()).unwrap_or(u32::MAX);
+    whole.extend_from_slice(&body);
+    let in_body = Some(response::Kind::InBody(wire::InBody { bytes }));
+    let frame = encode_to_client(to_client::Kind::Response(wire::Response { id, kind: in_body }));
+    Frame { body: whole.freeze(), ..frame }
+}
+
+/// What an answer says, wherever it stands, and the body that belongs to it.
+///
+/// # Errors
+/// When the front of the body is not the answer that the head says it is.
+pub fn response(response: wire::Response, mut body: Bytes) -> Result<(wire::Response, Bytes), DecodeError> {
+    let Some(response::Kind::InBody(wire::InBody { bytes })) = response.kind else { return Ok((response, body)) };
+    if bytes as usize > body.len() {
+        return Err(DecodeError::UnknownKind);
+    }
+    let whole = wire::Response::decode(body.split_to(bytes as usize))?;
+    match whole.kind {
+        // One in another would be no answer at all.
+        None | Some(response::Kind::InBody(_)) => Err(DecodeError::UnknownKind),
+        Some(_) => Ok((whole, body)),
+    }
 }
 
 /// What a client said. A batch that it publishes is taken out by [`batch`].
@@ -114,6 +151,32 @@ mod tests {
         let Ok(to_client::Kind::Delivery(delivery)) = decode_to_client(frame.head) else { panic!("not a delivery") };
         assert_eq!(delivery.leased, leased);
         assert_eq!(batch(&delivery.batch_header, frame.body), Ok(stored));
+    }
+
+    #[test]
+    fn an_answer_too_large_for_a_head_goes_into_the_body() {
+        let answer = |bytes: usize| {
+            let error = wire::Error { message: "g".repeat(bytes), ..wire::Error::default() };
+            wire::Response { id: 7, kind: Some(response::Kind::Error(error)) }
+        };
+        let edge = ANSWER_HEAD_BYTES_MAX - answer(ANSWER_HEAD_BYTES_MAX).encoded_len() + ANSWER_HEAD_BYTES_MAX;
+        for (bytes, in_body) in [(1_000, false), (edge, false), (edge + 1, true), (2 << 20, true)] {
+            let frame = encode_response(answer(bytes), Bytes::from_static(b"letters"));
+            assert!(frame.head.len() <= FRAME_HEAD_BYTES_MAX as usize);
+            assert_eq!(frame.body.len() > 7, in_body);
+            let Ok(to_client::Kind::Response(head)) = decode_to_client(frame.head) else { panic!("not a response") };
+            assert_eq!(head.id, 7);
+            assert_eq!(response(head, frame.body), Ok((answer(bytes), Bytes::from_static(b"letters"))));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_not_in_the_body_is_an_error() {
+        let head = |bytes| wire::Response { id: 1, kind: Some(response::Kind::InBody(wire::InBody { bytes })) };
+        assert!(response(head(10), Bytes::from_static(b"short")).is_err());
+        assert!(response(head(0), Bytes::new()).is_err());
+        let nested = Bytes::from(head(0).encode_to_vec());
+        assert!(response(head(nested.len() as u32), nested).is_err());
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use stentor_core::{GroupName, Offset, Timestamp};
 use stentor_protocol::wire;
 
+use super::page::{self, Page};
 use super::{start, topic};
 use crate::catalogue::NewGroup;
 use crate::error::invalid_name;
@@ -24,15 +26,46 @@ pub(super) async fn create(node: &Node, create: wire::CreateGroup) -> Result<(),
 }
 
 pub(super) async fn list(node: &Node, list: &wire::ListGroups) -> Result<wire::Groups, wire::Error> {
-    let topics = if list.topic.is_empty() { node.topics() } else { vec![node.topic(&list.topic)?] };
-    let mut groups = Vec::new();
+    let after = page::after_group(&list.after)?;
+    let mut topics = Vec::new();
+    if list.topic.is_empty() {
+        // The one that the last page has ended in, if it is still there, and those behind it.
+        topics.extend(after.as_ref().and_then(|(topic, _)| node.topic(topic.as_str()).ok()));
+        topics.extend(node.topics_after(after.as_ref().map(|(topic, _)| topic)));
+    } else {
+        topics.push(node.topic(&list.topic)?);
+    }
+    let mut page = Page::new();
     for topic in topics {
+        let after = after.as_ref().filter(|(name, _)| *name == topic.name).map(|(_, group)| group);
+        if topic.groups_after(after).is_empty() {
+            continue;
+        }
         let stats = topic::stats(&topic).await;
-        for group in topic.groups() {
-            groups.push(describe(node, &topic, &group, &stats).await);
+        let next = fill(node, &topic, after, &stats, &mut page).await;
+        if !next.is_empty() {
+            return Ok(wire::Groups { groups: page.entries, next });
         }
     }
-    Ok(wire::Groups { groups })
+    Ok(wire::Groups { groups: page.entries, next: Bytes::new() })
+}
+
+/// Fills a page with the groups of a topic. Says where to go on if it is full before they are all told.
+pub(super) async fn fill(
+    node: &Node,
+    topic: &Topic,
+    after: Option<&GroupName>,
+    stats: &[PartitionStats],
+    page: &mut Page<wire::GroupDescription>,
+) -> Bytes {
+    for group in topic.groups_after(after) {
+        if page.is_full() {
+            let last = page.entries.last();
+            return last.map_or_else(Bytes::new, |last| page::token_of_group(&last.topic, &last.group));
+        }
+        page.push(describe(node, topic, &group, stats).await);
+    }
+    Bytes::new()
 }
 
 pub(super) async fn show(node: &Node, show: &wire::ShowGroup) -> Result<wire::GroupDescription, wire::Error> {
@@ -67,12 +100,7 @@ pub(super) async fn seek(node: &Node, seek: &wire::SeekGroup) -> Result<(), wire
 }
 
 /// A group, summed up over its partitions.
-pub(super) async fn describe(
-    node: &Node,
-    topic: &Topic,
-    group: &Arc<Group>,
-    stats: &[PartitionStats],
-) -> wire::GroupDescription {
+async fn describe(node: &Node, topic: &Topic, group: &Arc<Group>, stats: &[PartitionStats]) -> wire::GroupDescription {
     let mut description = wire::GroupDescription {
         topic: topic.name.to_string(),
         group: group.name.to_string(),
@@ -82,7 +110,9 @@ pub(super) async fn describe(
     };
     let mut oldest: Option<Timestamp> = None;
     for (partition, stats) in topic.partitions().iter().zip(stats) {
-        let Some((_, stats)) = stats.groups.iter().find(|(name, _)| *name == group.name) else { continue };
+        // They come in the order of their names.
+        let Ok(at) = stats.groups.binary_search_by(|(name, _)| name.cmp(&group.name)) else { continue };
+        let (_, stats) = &stats.groups[at];
         description.backlog += stats.backlog;
         description.in_flight += stats.in_flight;
         description.retrying += stats.retrying;

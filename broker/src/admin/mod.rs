@@ -4,6 +4,7 @@ mod group;
 mod letters;
 mod message;
 mod node;
+mod page;
 pub(crate) mod route;
 pub(crate) mod start;
 mod topic;
@@ -34,7 +35,7 @@ async fn serve(node: &Arc<Node>, kind: request::Kind) -> Result<(response::Kind,
             topic::create(node, create).await?;
             done()
         }
-        Kind::ListTopics(_) => Say::Topics(topic::list(node)),
+        Kind::ListTopics(list) => Say::Topics(topic::list(node, &list)?),
         Kind::ShowTopic(show) => Say::Topic(topic::show(node, &show).await?),
         Kind::SetTopic(set) => {
             node.catalogue.set_topic(set.name, set.settings.into_iter().collect()).await?;

@@ -44,6 +44,9 @@ pub(crate) struct TopicRow {
     /// Its deletion has begun, and is to be finished.
     #[prost(bool, tag = "4")]
     pub(crate) deleting: bool,
+    /// The version of its route, which grows with every change.
+    #[prost(uint64, tag = "5")]
+    pub(crate) route_version: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -164,7 +167,8 @@ mod tests {
             (paused, deleting) in any::<(bool, bool)>(),
         ) {
             let (topic, group) = (TopicName::new(&topic).unwrap(), GroupName::new(&group).unwrap());
-            let topic_row = TopicRow { storage: "lsm".into(), partitions, set: topic_set, deleting };
+            let topic_row =
+                TopicRow { storage: "lsm".into(), partitions, set: topic_set, deleting, route_version: next };
             let group_row = GroupRow { set: group_set, paused, deleting };
             let mut contents = Contents::new();
             let (key, value) = next_partition(next);

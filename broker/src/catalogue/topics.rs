@@ -10,6 +10,7 @@ use stentor_protocol::{ErrorCode, wire};
 use super::groups::make_group;
 use super::rows::{self, Contents, TopicRow};
 use super::{Catalogue, Store};
+use crate::admin::route;
 use crate::broker::StartError;
 use crate::config::SettingMap;
 use crate::error::{advise, invalid_setting, refusal, refused_by_storage, shutting_down};
@@ -77,7 +78,8 @@ impl Catalogue {
         set.insert("storage".to_owned(), row.storage.clone());
         set.insert("partitions".to_owned(), row.partitions.len().to_string());
         let settings = self.node.config.topic_settings(name, &set).map_err(|error| topic_error(error.to_string()))?;
-        let topic = Arc::new(Topic::new(name.clone(), settings, self.node.metrics.topic(name)));
+        let version = row.route_version.max(route::FIRST_VERSION);
+        let topic = Arc::new(Topic::new(name.clone(), settings, self.node.metrics.topic(name), version));
         topic.set_set(row.set.clone());
         let mut unfinished = Vec::new();
         for (group, row) in groups {
@@ -133,12 +135,14 @@ impl Catalogue {
             partitions: ids.clone(),
             set: set.clone(),
             deleting: false,
+            route_version: route::FIRST_VERSION,
         };
         let next = first + u64::from(settings.partitions);
         let puts = vec![rows::next_partition(next), (rows::topic_key(&name), rows::encode(&row))];
         self.store.write(puts, Vec::new()).await.map_err(|error| refused_by_storage(&error))?;
         self.store.next_partition = next;
-        let topic = Arc::new(Topic::new(name.clone(), settings, self.node.metrics.topic(&name)));
+        let topic = Topic::new(name.clone(), settings, self.node.metrics.topic(&name), row.route_version);
+        let topic = Arc::new(topic);
         topic.set_set(set);
         self.open_partitions(&topic, &ids).await;
         self.node.put_topic(Arc::clone(&topic));
@@ -170,6 +174,7 @@ impl Catalogue {
         }
         let mut row = self.topic_row(&topic);
         row.set.extend(set);
+        row.route_version += 1;
         let mut all = row.set.clone();
         all.insert("storage".to_owned(), row.storage.clone());
         all.insert("partitions".to_owned(), row.partitions.len().to_string());
@@ -177,6 +182,8 @@ impl Catalogue {
         self.put_topic_row(&topic.name, &row).await?;
         topic.set_set(row.set);
         let settings = topic.set_settings(settings);
+        topic.set_route_version(row.route_version);
+        self.node.route_changes.send_modify(|changes| *changes += 1);
         for partition in topic.partitions() {
             partition.tell(Command::Settings { settings: Arc::clone(&settings) }).await?;
         }
@@ -224,6 +231,7 @@ impl Catalogue {
             partitions: topic.partitions().iter().map(|partition| partition.id.0).collect(),
             set: topic.set(),
             deleting: false,
+            route_version: topic.route_version(),
         }
     }
 

@@ -50,7 +50,13 @@ impl Task {
     /// The group cannot go on here. Its consumers are told, and the partition says so in its state.
     pub(super) fn stop_group(&mut self, group: &GroupName, stop: Stop) {
         let why = &stop.error.message;
-        tracing::error!(topic = %self.topic, partition = %self.partition.index, %group, why, "the group has stopped");
+        let (topic, partition) = (&self.topic, self.partition.index);
+        // The damage is news once; every group gets there some time.
+        if self.damaged.as_ref() == Some(why) {
+            tracing::info!(%topic, %partition, %group, why, "the group has stopped");
+        } else {
+            tracing::error!(%topic, %partition, %group, why, "the group has stopped");
+        }
         self.metrics.corrupt.inc();
         self.damaged = Some(why.clone());
         if let Some(slot) = self.groups.get_mut(group) {

@@ -12,6 +12,7 @@ use super::control::Control;
 use super::handshake::shake_hands;
 use super::outlet::Outlet;
 use super::{producer, subscription};
+use crate::admin::route::Followed;
 use crate::error::{refusal, shutting_down};
 use crate::node::{ConnectionPlace, Node, Phase, Room};
 
@@ -21,6 +22,8 @@ pub(super) struct Session {
     pub(super) connection: Arc<dyn Connection>,
     /// What may be in flight of what this connection publishes.
     pub(super) room: Room,
+    /// The topics whose routes the client has asked for.
+    pub(super) followed: Followed,
 }
 
 impl Session {
@@ -61,7 +64,7 @@ pub(crate) async fn accept(node: Arc<Node>, mut listener: Box<dyn Listener>) {
 /// The task of a connection.
 async fn serve(node: Arc<Node>, connection: Arc<dyn Connection>, place: ConnectionPlace) {
     let room = Room::new(node.connection_bytes_max());
-    let session = Arc::new(Session { node, connection, room });
+    let session = Arc::new(Session { node, connection, room, followed: Followed::default() });
     if let Some((outlet, receiver)) = shake_hands(&session).await {
         let mut streams = JoinSet::new();
         let closing = Control::new(&session, outlet, receiver).run(&mut streams).await;

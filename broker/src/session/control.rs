@@ -6,9 +6,11 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use stentor_core::transport::{CloseCode, FRAME_HEAD_BYTES_MAX, Frame, FrameReceiver, FrameStream, TransportError};
-use stentor_protocol::wire::{response, to_broker, to_client};
-use stentor_protocol::{decode_to_broker, encode_to_client, wire};
+use stentor_core::limits::{BATCH_BYTES_SLACK, MESSAGE_BYTES_MAX_CEILING};
+use stentor_core::transport::{CloseCode, Frame, FrameReceiver, FrameStream, TransportError};
+use stentor_protocol::frame::encode_response;
+use stentor_protocol::wire::{request, response, to_broker, to_client};
+use stentor_protocol::{decode_to_broker, wire};
 use tokio::task::JoinSet;
 
 use super::connection::{Session, serve_stream};
@@ -19,6 +21,9 @@ use crate::node::Phase;
 
 /// How many requests of a connection are served at the same time; further ones wait in the stream.
 const REQUESTS_MAX: usize = 16;
+
+/// The largest body of an answer: what every client takes, since deliveries may be as large.
+const ANSWER_BYTES_MAX: u32 = MESSAGE_BYTES_MAX_CEILING + BATCH_BYTES_SLACK;
 
 type Answer = (u64, response::Kind, Bytes);
 
@@ -45,6 +50,7 @@ enum Event {
     Answer(Answer),
     Stream(Result<FrameStream, TransportError>),
     StreamEnded,
+    Routes,
     Phase(Phase),
 }
 
@@ -56,6 +62,7 @@ impl Control {
     /// Serves until the peer is done, the connection is over, or the node is down.
     pub(super) async fn run(mut self, streams: &mut JoinSet<()>) -> Result<(), Broken> {
         let mut phase = self.session.node.phase.subscribe();
+        let mut routes = self.session.node.route_changes.subscribe();
         let mut known = Phase::Running;
         let connection = Arc::clone(&self.session.connection);
         let streams_max = self.session.node.config.node.streams_per_connection_max as usize;
@@ -68,6 +75,7 @@ impl Control {
             let event = tokio::select! {
                 biased;
                 Ok(phase) = phase.wait_for(|phase| *phase > known) => Event::Phase(*phase),
+                Ok(()) = routes.changed() => Event::Routes,
                 Some(answer) = self.requests.next(), if !self.requests.is_empty() => Event::Answer(answer),
                 Some(_) = streams.join_next(), if !streams.is_empty() => Event::StreamEnded,
                 frame = self.receiver.receive(), if self.requests.len() < REQUESTS_MAX => Event::Frame(frame),
@@ -85,6 +93,11 @@ impl Control {
                     self.outlet.send(frame).await?;
                 }
                 Event::StreamEnded => {}
+                Event::Routes => {
+                    for route in self.session.followed.news(&self.session.node) {
+                        self.outlet.say(to_client::Kind::Route(route)).await?;
+                    }
+                }
                 Event::Frame(Ok(Some(frame))) => self.request(frame).await?,
                 // The peer is done, or gone.
                 Event::Frame(Ok(None)) => return Ok(()),
@@ -109,10 +122,17 @@ impl Control {
             Ok(_) => return self.break_off("the control stream takes only requests").await,
             Err(error) => return self.break_off(&error.to_string()).await,
         };
-        let node = Arc::clone(&self.session.node);
+        let session = Arc::clone(&self.session);
         self.requests.push(Box::pin(async move {
             let (kind, body) = match request.kind {
-                Some(kind) => admin::answer(&node, kind).await,
+                Some(kind) => {
+                    if let request::Kind::GetRoute(get) = &kind
+                        && let Ok(topic) = session.node.topic_or_create(&get.topic).await
+                    {
+                        session.followed.add(&topic);
+                    }
+                    admin::answer(&session.node, kind).await
+                }
                 // A request of a later version: it alone is refused.
                 None => {
                     let error = refusal(stentor_protocol::ErrorCode::Invalid, "this request is not known here");
@@ -134,17 +154,16 @@ impl Control {
 /// The frame of an answer. One that the other side would have to refuse is replaced by an error: that ends the request,
 /// and not the connection with everything on it.
 fn respond(id: u64, kind: response::Kind, body: Bytes) -> Frame {
-    let response = |kind| wire::Response { id, kind: Some(kind) };
-    let frame = encode_to_client(to_client::Kind::Response(response(kind)));
-    if frame.head.len() <= FRAME_HEAD_BYTES_MAX as usize {
-        return Frame { body, ..frame };
+    let frame = encode_response(wire::Response { id, kind: Some(kind) }, body);
+    if frame.body.len() <= ANSWER_BYTES_MAX as usize {
+        return frame;
     }
     let message = format!(
-        "the answer takes {} bytes, more than the {FRAME_HEAD_BYTES_MAX} of one frame: ask for less at once",
-        frame.head.len()
+        "the answer takes {} bytes, more than the {ANSWER_BYTES_MAX} of one frame: ask for less at once",
+        frame.body.len()
     );
     let error = refusal(stentor_protocol::ErrorCode::LimitReached, message);
-    encode_to_client(to_client::Kind::Response(response(response::Kind::Error(error))))
+    encode_response(wire::Response { id, kind: Some(response::Kind::Error(error)) }, Bytes::new())
 }
 
 #[cfg(test)]
@@ -155,13 +174,10 @@ mod tests {
 
     #[test]
     fn an_answer_too_large_for_a_frame_becomes_an_error_of_its_request() {
-        let groups = |count: usize| {
-            let group = wire::Error { message: "g".repeat(1_000), ..wire::Error::default() };
-            response::Kind::Error(wire::Error { message: group.message.repeat(count), ..group })
-        };
-        let small = respond(7, groups(1_000), Bytes::from_static(b"body"));
-        assert_eq!(small.body, b"body"[..]);
-        let large = respond(7, groups(2_000), Bytes::from_static(b"body"));
+        let said = |message: String| response::Kind::Error(wire::Error { message, ..wire::Error::default() });
+        let fits = respond(7, said("g".repeat(2_000_000)), Bytes::from_static(b"body"));
+        assert!(fits.body.ends_with(b"body"));
+        let large = respond(7, said("g".repeat(ANSWER_BYTES_MAX as usize + 1)), Bytes::from_static(b"body"));
         let Ok(to_client::Kind::Response(wire::Response { id: 7, kind: Some(response::Kind::Error(error)) })) =
             decode_to_client(large.head)
         else {

@@ -37,6 +37,7 @@ pub(super) async fn run(
     if open.producer == 0 {
         return outlet.refuse(refusal(ErrorCode::Invalid, "the producer 0 is nobody")).await;
     }
+    session.followed.add(&topic);
     let opened = wire::ProducerOpened { route: Some(route::of(&session.node, &topic)) };
     if outlet.say(to_client::Kind::ProducerOpened(opened)).await.is_err() {
         return;

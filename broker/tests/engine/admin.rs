@@ -3,7 +3,7 @@
 use stentor_core::{MessageId, RecordBatch};
 use stentor_protocol::ErrorCode;
 use stentor_protocol::wire::show_message::Which;
-use stentor_protocol::wire::{self, request, response};
+use stentor_protocol::wire::{self, request, response, to_client};
 
 use crate::support::{Rig, TOPIC, config, record, settings, subscribe};
 
@@ -18,7 +18,8 @@ async fn topics_are_created_shown_set_and_deleted() {
     let memory = [("storage", "memory"), ("partitions", "3")];
     rig.ask(create("made", &memory)).await.unwrap();
     assert_eq!(rig.ask(create("made", &memory)).await.unwrap_err().code(), ErrorCode::TopicExists);
-    let (response::Kind::Topics(topics), _) = rig.ask(request::Kind::ListTopics(wire::ListTopics {})).await.unwrap()
+    let (response::Kind::Topics(topics), _) =
+        rig.ask(request::Kind::ListTopics(wire::ListTopics::default())).await.unwrap()
     else {
         panic!("no topics")
     };
@@ -149,4 +150,34 @@ async fn the_node_says_what_it_uses_and_its_metrics_what_it_did() {
     ] {
         assert!(text.contains(line), "{line} is missing from:\n{text}");
     }
+}
+
+#[tokio::test]
+async fn whoever_asked_for_a_route_is_told_when_the_topic_changes_and_nobody_else_is() {
+    let rig = Rig::start(config(&[], &[])).await;
+    let (mut asking, mut sending, mut other) = (rig.connect().await, rig.connect().await, rig.connect().await);
+    let get = request::Kind::GetRoute(wire::GetRoute { topic: TOPIC.into() });
+    let response::Kind::Route(route) = asking.ask(get).await else { panic!("no route") };
+    assert_eq!((route.version, route.message_bytes_max), (1, 4 << 20));
+    let _producer = sending.producer(TOPIC, 1, 0).await.unwrap();
+    for (version, megabytes) in [(2, 8), (3, 1)] {
+        let settings = [("message_bytes_max".to_owned(), format!("{megabytes}MiB"))].into();
+        let set = wire::SetTopic { name: TOPIC.into(), settings };
+        // The one who changes it has not asked for the route.
+        assert!(matches!(other.ask(request::Kind::SetTopic(set)).await, response::Kind::Done(_)));
+        for peer in [&mut asking, &mut sending] {
+            match crate::support::peer::hear(&mut peer.control).await {
+                Some((to_client::Kind::Route(route), _)) => {
+                    assert_eq!((route.version, route.message_bytes_max), (version, megabytes << 20));
+                    assert_eq!(route.topic, TOPIC);
+                }
+                told => panic!("instead of a route: {told:?}"),
+            }
+        }
+    }
+    // Versions never start again while the topic lives.
+    let rig = rig.restart().await;
+    let get = request::Kind::GetRoute(wire::GetRoute { topic: TOPIC.into() });
+    let response::Kind::Route(route) = rig.connect().await.ask(get).await else { panic!("no route") };
+    assert_eq!((route.version, route.message_bytes_max), (3, 1 << 20));
 }

@@ -37,7 +37,7 @@ async fn garbage_on_a_stream_ends_that_stream_with_a_reason() {
     let mut consumer = peer.subscribe(subscribe("group")).await.unwrap();
     say(&mut consumer.stream, to_broker::Kind::Hello(wire::Hello::default())).await;
     assert_eq!(consumer.ended().await.code(), ErrorCode::Protocol);
-    let listed = peer.ask(request::Kind::ListTopics(wire::ListTopics {})).await;
+    let listed = peer.ask(request::Kind::ListTopics(wire::ListTopics::default())).await;
     assert!(matches!(listed, wire::response::Kind::Topics(_)), "the connection lives on");
 }
 
@@ -48,7 +48,7 @@ async fn garbage_on_the_control_stream_ends_the_connection_and_no_other() {
     say(&mut bad.control, to_broker::Kind::Unsubscribe(wire::Unsubscribe {})).await;
     assert_eq!(refused(hear(&mut bad.control).await).code(), ErrorCode::Protocol);
     closed(&bad).await;
-    let listed = good.ask(request::Kind::ListTopics(wire::ListTopics {})).await;
+    let listed = good.ask(request::Kind::ListTopics(wire::ListTopics::default())).await;
     assert!(matches!(listed, wire::response::Kind::Topics(_)));
 }
 
@@ -101,7 +101,7 @@ async fn a_handshake_that_stalls_is_cut_off_and_others_go_on() {
         }
     };
     within("both are cut off", cut_off).await;
-    let listed = good.ask(request::Kind::ListTopics(wire::ListTopics {})).await;
+    let listed = good.ask(request::Kind::ListTopics(wire::ListTopics::default())).await;
     assert!(matches!(listed, wire::response::Kind::Topics(_)));
 }
 
@@ -128,7 +128,7 @@ async fn a_frame_that_is_too_large_ends_its_stream_alone() {
     if producer.stream.sender.send(frame).await.is_ok() {
         assert_eq!(producer.answer().await.unwrap_err().code(), ErrorCode::MessageTooLarge);
     }
-    let listed = peer.ask(request::Kind::ListTopics(wire::ListTopics {})).await;
+    let listed = peer.ask(request::Kind::ListTopics(wire::ListTopics::default())).await;
     assert!(matches!(listed, wire::response::Kind::Topics(_)), "the connection lives on");
 }
 

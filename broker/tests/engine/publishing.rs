@@ -170,7 +170,7 @@ async fn topics_appear_on_first_use_only_where_the_configuration_says_so() {
         let mut peer = rig.connect().await;
         let refused = peer.producer(bad, 1, 0).await.err().unwrap();
         assert_eq!(refused.code(), ErrorCode::Invalid, "{bad:?}");
-        let listed = peer.ask(request::Kind::ListTopics(wire::ListTopics {})).await;
+        let listed = peer.ask(request::Kind::ListTopics(wire::ListTopics::default())).await;
         assert!(matches!(listed, wire::response::Kind::Topics(_)), "the connection lives on");
     }
 }

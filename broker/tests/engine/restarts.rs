@@ -137,7 +137,7 @@ async fn a_shutdown_tells_everybody_answers_what_is_under_way_and_joins_every_ta
     assert_eq!(consumer.ended().await.code(), ErrorCode::ShuttingDown);
     within("everything has ended", stopping).await.unwrap();
     // The partitions are free: whoever opens them next is not in anybody's way.
-    let late = rig.broker.request(request::Kind::ListTopics(wire::ListTopics {})).await;
+    let late = rig.broker.request(request::Kind::ListTopics(wire::ListTopics::default())).await;
     assert!(matches!(late.0, response::Kind::Topics(_)));
     let create = request::Kind::CreateTopic(wire::CreateTopic { name: "late".into(), ..Default::default() });
     assert_eq!(rig.ask(create).await.unwrap_err().code(), ErrorCode::ShuttingDown);

@@ -1,5 +1,6 @@
 //! Subscriber groups.
 
+use bytes::Bytes;
 use stentor_protocol::wire::{self, request, response};
 
 use super::{Admin, GroupDescription, Settings, names, topic_name, unexpected};
@@ -29,9 +30,30 @@ impl Admin {
     /// See [`RequestError`].
     pub async fn list_groups(&self, topic: Option<&str>) -> Result<Vec<GroupDescription>, RequestError> {
         let topic = topic.map(topic_name).transpose()?.unwrap_or_default();
-        match self.ask(request::Kind::ListGroups(wire::ListGroups { topic })).await? {
-            (response::Kind::Groups(groups), _) => Ok(groups.groups),
-            (other, _) => Err(unexpected(&other)),
+        let mut all = Vec::new();
+        self.list_groups_behind(&topic, Bytes::new(), &mut all).await?;
+        Ok(all)
+    }
+
+    /// Adds the groups behind `after` to `all`, page by page.
+    pub(super) async fn list_groups_behind(
+        &self,
+        topic: &str,
+        mut after: Bytes,
+        all: &mut Vec<GroupDescription>,
+    ) -> Result<(), RequestError> {
+        loop {
+            let list = wire::ListGroups { topic: topic.to_owned(), after };
+            match self.ask(request::Kind::ListGroups(list)).await? {
+                (response::Kind::Groups(page), _) => {
+                    all.extend(page.groups);
+                    if page.next.is_empty() {
+                        return Ok(());
+                    }
+                    after = page.next;
+                }
+                (other, _) => return Err(unexpected(&other)),
+            }
         }
     }
 

@@ -81,6 +81,7 @@ fn unexpected(kind: &response::Kind) -> RequestError {
         response::Kind::Count(_) => "a count",
         response::Kind::Message(_) => "a message",
         response::Kind::Node(_) => "a node",
+        response::Kind::InBody(_) => "what stands in the body",
     };
     RequestError::Protocol(format!("it was asked for something else than {what}"))
 }

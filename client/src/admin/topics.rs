@@ -1,5 +1,6 @@
 //! Topics.
 
+use bytes::Bytes;
 use stentor_protocol::wire::{self, request, response};
 
 use super::{Admin, Route, Settings, TopicDescription, topic_name, unexpected};
@@ -20,9 +21,18 @@ impl Admin {
     /// # Errors
     /// See [`RequestError`].
     pub async fn list_topics(&self) -> Result<Vec<TopicDescription>, RequestError> {
-        match self.ask(request::Kind::ListTopics(wire::ListTopics {})).await? {
-            (response::Kind::Topics(topics), _) => Ok(topics.topics),
-            (other, _) => Err(unexpected(&other)),
+        let (mut all, mut after) = (Vec::new(), Bytes::new());
+        loop {
+            match self.ask(request::Kind::ListTopics(wire::ListTopics { after })).await? {
+                (response::Kind::Topics(page), _) => {
+                    all.extend(page.topics);
+                    if page.next.is_empty() {
+                        return Ok(all);
+                    }
+                    after = page.next;
+                }
+                (other, _) => return Err(unexpected(&other)),
+            }
         }
     }
 
@@ -33,7 +43,13 @@ impl Admin {
     pub async fn show_topic(&self, topic: &str) -> Result<TopicDescription, RequestError> {
         let name = topic_name(topic)?;
         match self.ask(request::Kind::ShowTopic(wire::ShowTopic { name })).await? {
-            (response::Kind::Topic(topic), _) => Ok(topic),
+            (response::Kind::Topic(mut topic), _) => {
+                let next = std::mem::take(&mut topic.groups_next);
+                if !next.is_empty() {
+                    self.list_groups_behind(&topic.name, next, &mut topic.groups).await?;
+                }
+                Ok(topic)
+            }
             (other, _) => Err(unexpected(&other)),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use stentor_core::TopicName;
 use stentor_core::batch::BatchError;
-use stentor_core::limits::BATCH_BYTES_SLACK;
+use stentor_core::limits::{BATCH_BYTES_SLACK, MESSAGE_BYTES_MAX_CEILING};
 use stentor_core::{Offset, PartitionIndex, Record, Timestamp};
 use stentor_protocol::frame;
 use stentor_protocol::wire::{self, NackKind};
@@ -24,6 +24,10 @@ pub(super) struct Arrival {
     pub(super) delivery: wire::Delivery,
     pub(super) body: Bytes,
 }
+
+/// The most that the records of a batch may take, uncompressed. What the topic takes may have been raised since this consumer
+/// subscribed, so it is the ceiling for all topics that counts.
+const BATCH_BYTES_MAX: u32 = MESSAGE_BYTES_MAX_CEILING + BATCH_BYTES_SLACK;
 
 /// What the application is to hear of next.
 #[derive(Debug)]
@@ -144,7 +148,7 @@ impl Arrival {
     fn decode(&self) -> Result<Vec<Opened>, BatchError> {
         let batch = frame::batch(&self.delivery.batch_header, self.body.clone())?;
         let stored_at = batch.stored_at();
-        let mut records = batch.records(self.session.message_bytes_max.saturating_add(BATCH_BYTES_SLACK))?;
+        let mut records = batch.records(BATCH_BYTES_MAX)?;
         let mut opened = Vec::new();
         let mut next = batch.base_offset().0;
         for (offset, attempt, redelivered) in self.leased() {

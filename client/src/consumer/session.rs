@@ -128,7 +128,6 @@ pub(super) struct Session {
     pub(super) wake: Notify,
     clock: Arc<dyn Clock>,
     lease: Duration,
-    pub(super) message_bytes_max: u32,
 }
 
 impl Session {
@@ -144,8 +143,7 @@ impl Session {
             credit,
             lapsing: BTreeMap::new(),
         };
-        let message_bytes_max = subscribed.message_bytes_max;
-        Arc::new(Self { state: Mutex::new(state), wake: Notify::new(), clock, lease, message_bytes_max })
+        Arc::new(Self { state: Mutex::new(state), wake: Notify::new(), clock, lease })
     }
 
     /// Whether the session is over.

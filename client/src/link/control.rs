@@ -113,10 +113,14 @@ async fn hear(
         };
         match decode_to_client(frame.head) {
             Ok(to_client::Kind::Response(response)) => {
+                let (response, body) = match stentor_protocol::frame::response(response, frame.body) {
+                    Ok(answered) => answered,
+                    Err(error) => return error.to_string(),
+                };
                 let answer = lock(waiting).remove(&response.id);
                 // None: whoever asked gave up, or the broker answers twice.
                 if let (Some(answer), Some(kind)) = (answer, response.kind) {
-                    let _ = answer.send(Ok((kind, frame.body)));
+                    let _ = answer.send(Ok((kind, body)));
                 }
             }
             Ok(to_client::Kind::Route(route)) => routes.update(route),

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use bytes::Bytes;
 use serde_json::json;
 use stentor_protocol::wire::{self, ErrorCode, request, response};
 
@@ -22,11 +23,39 @@ pub(super) fn routes() -> Router<Arc<Shared>> {
 }
 
 async fn topics(State(shared): State<Arc<Shared>>) -> Response {
-    ask(&shared, request::Kind::ListTopics(wire::ListTopics {})).await
+    let Some(broker) = shared.broker.get() else { return recovering() };
+    let (mut all, mut after) = (Vec::new(), Bytes::new());
+    loop {
+        match broker.request(request::Kind::ListTopics(wire::ListTopics { after })).await.0 {
+            response::Kind::Topics(page) => {
+                all.extend(page.topics.into_iter().map(TopicView::from));
+                if page.next.is_empty() {
+                    return Json(all).into_response();
+                }
+                after = page.next;
+            }
+            other => return answer(other),
+        }
+    }
 }
 
 async fn topic(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Response {
-    ask(&shared, request::Kind::ShowTopic(wire::ShowTopic { name })).await
+    let Some(broker) = shared.broker.get() else { return recovering() };
+    let mut topic = match broker.request(request::Kind::ShowTopic(wire::ShowTopic { name })).await.0 {
+        response::Kind::Topic(topic) => topic,
+        other => return answer(other),
+    };
+    while !topic.groups_next.is_empty() {
+        let list = wire::ListGroups { topic: topic.name.clone(), after: std::mem::take(&mut topic.groups_next) };
+        match broker.request(request::Kind::ListGroups(list)).await.0 {
+            response::Kind::Groups(page) => {
+                topic.groups.extend(page.groups);
+                topic.groups_next = page.next;
+            }
+            other => return answer(other),
+        }
+    }
+    answer(response::Kind::Topic(topic))
 }
 
 async fn group(State(shared): State<Arc<Shared>>, Path((topic, group)): Path<(String, String)>) -> Response {
@@ -38,15 +67,18 @@ async fn node(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn ask(shared: &Shared, request: request::Kind) -> Response {
-    let Some(broker) = shared.broker.get() else {
-        return refuse(ErrorCode::Unavailable.kind(), "the node is recovering", "", StatusCode::SERVICE_UNAVAILABLE);
-    };
-    let (answer, _) = broker.request(request).await;
+    match shared.broker.get() {
+        Some(broker) => answer(broker.request(request).await.0),
+        None => recovering(),
+    }
+}
+
+fn recovering() -> Response {
+    refuse(ErrorCode::Unavailable.kind(), "the node is recovering", "", StatusCode::SERVICE_UNAVAILABLE)
+}
+
+fn answer(answer: response::Kind) -> Response {
     match answer {
-        response::Kind::Topics(topics) => {
-            let topics: Vec<_> = topics.topics.into_iter().map(TopicView::from).collect();
-            Json(topics).into_response()
-        }
         response::Kind::Topic(topic) => Json(TopicView::from(topic)).into_response(),
         response::Kind::Group(group) => Json(GroupView::from(group)).into_response(),
         response::Kind::Node(node) => Json(NodeView::from(node)).into_response(),
