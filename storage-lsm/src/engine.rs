@@ -285,10 +285,12 @@ impl Engine {
         self.rewriter.end();
     }
 
-    /// Waits until the index reflects everything that was taken so far.
+    /// Waits until the index reflects everything that was taken so far, and forgets what memory keeps of it.
     pub(crate) fn wait_until_indexed(&self) {
         let last = self.queue.state().next_sequence - 1;
         self.backlog.wait_for(last);
+        let partitions: Vec<Arc<Partition>> = lock(&self.partitions).values().cloned().collect();
+        partitions.iter().for_each(|partition| partition.state().recent.forget_through(last));
     }
 
     /// Tells whoever watches who leads a partition.

@@ -1,6 +1,6 @@
 //! The indexer: the one thread that changes the index.
 //!
-//! It takes the groups that are synced, applies them as one atomic batch, lets the partitions forget what the index
+//! It takes the groups that are synced, applies them as one atomic batch, lets the partitions let go of what the index
 //! holds now, and releases the segments that nobody owes any more. When nothing comes, it sweeps away rows of trimmed
 //! logs and deleted partitions, and waits for readers to let go of segments.
 
@@ -18,6 +18,7 @@ use crate::format::group::FrameKind;
 use crate::index::Index;
 use crate::partition::Partition;
 use crate::queue::Ending;
+use crate::recent::RecentTails;
 use crate::room::Level;
 
 /// How much of the journal one batch of the index covers. Larger batches cost fewer rows for the bookkeeping; this one
@@ -36,6 +37,7 @@ pub(crate) struct Indexer {
     engine: Arc<Engine>,
     index: Arc<dyn Index>,
     applier: Applier,
+    recent: RecentTails,
     /// The batch that the last flush was asked for, and the segment that was being indexed then.
     flush: (u64, u64),
 }
@@ -59,7 +61,7 @@ impl Indexer {
     /// An indexer that goes on from the state that `applier` has.
     pub(crate) fn new(engine: Arc<Engine>, index: Arc<dyn Index>, applier: Applier) -> Self {
         let flush = (index.flushed(), applier.marker().segment);
-        Self { engine, index, applier, flush }
+        Self { engine, index, applier, recent: RecentTails::default(), flush }
     }
 
     /// Works until the store ends.
@@ -106,6 +108,7 @@ impl Indexer {
         for (id, partition) in touched {
             // Only now: until the index has it, the partition itself must.
             partition.state().indexed(sequence, self.applier.partitions().get(&id));
+            self.recent.indexed(&partition, sequence);
         }
         let bytes = groups.iter().map(|group| group.bytes).sum();
         // Holds references' segments until here.

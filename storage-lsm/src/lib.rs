@@ -74,6 +74,7 @@ mod overlay;
 mod partition;
 mod queue;
 mod reader;
+mod recent;
 mod rewriter;
 mod room;
 mod snapshot;

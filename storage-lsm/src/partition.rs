@@ -1,4 +1,5 @@
-//! A partition in memory: what its writer has been promised, what readers see, and what the index does not have yet.
+//! A partition in memory: what its writer has been promised, what readers see, what the index does not have yet, and the
+//! last of what it has.
 //!
 //! Invariants: `start ≤ end ≤ admitted_end`; what readers see has reached the partition's durability; the tail holds
 //! exactly the visible batches that the index may not have, contiguous up to `end`.
@@ -13,6 +14,7 @@ use crate::format::group::FrameKind;
 use crate::format::payload::{Frame, Part};
 use crate::format::row::{LogRow, PartitionRow};
 use crate::overlay::Overlay;
+use crate::recent::Recent;
 
 /// A partition of the node.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ pub(crate) struct PartitionState {
     pub(crate) end: Offset,
     stored_max: Timestamp,
     pub(crate) tail: VecDeque<TailEntry>,
+    /// What came before the tail, for readers close behind.
+    pub(crate) recent: Recent,
     pub(crate) overlay: Overlay,
     tail_bytes: u64,
     indexed: IndexedBytes,
@@ -151,8 +155,11 @@ impl PartitionState {
         match frame.kind {
             FrameKind::Deletion => {
                 let admitted = self.admitted;
+                // It is emptied and not dropped, since the node counts what was in it.
+                self.recent.truncate(Offset::ZERO);
+                let recent = std::mem::take(&mut self.recent);
                 // Without its incarnation it finds no row either.
-                *self = Self { deleted: true, admitted, ..Self::default() };
+                *self = Self { deleted: true, admitted, recent, ..Self::default() };
                 return;
             }
             // Rows change places, which nobody sees.
@@ -193,7 +200,10 @@ impl PartitionState {
                     }
                     self.overlay.delete(sequence, range.clone());
                 }
-                Part::Trim(start) => self.start = self.start.max(*start),
+                Part::Trim(start) => {
+                    self.start = self.start.max(*start);
+                    self.recent.trim(self.start);
+                }
                 Part::Open { created_at, .. } => {
                     if let Some(first) = created_at {
                         self.incarnation = sequence;
@@ -203,8 +213,9 @@ impl PartitionState {
                 }
                 Part::End(end) => {
                     while self.tail.back().is_some_and(|entry| entry.base >= *end) {
-                        self.forget(|tail| tail.pop_back());
+                        self.forget(VecDeque::pop_back);
                     }
+                    self.recent.truncate(*end);
                     self.end = self.end.min(*end);
                 }
                 Part::Moved(_) | Part::Value { .. } => {}
@@ -220,16 +231,29 @@ impl PartitionState {
         self.tail.push_back(entry);
     }
 
-    fn forget(&mut self, pop: impl FnOnce(&mut VecDeque<TailEntry>) -> Option<TailEntry>) {
-        if let Some(entry) = pop(&mut self.tail) {
-            self.tail_bytes -= u64::from(entry.row.place.length);
-        }
+    fn forget(&mut self, pop: impl FnOnce(&mut VecDeque<TailEntry>) -> Option<TailEntry>) -> Option<TailEntry> {
+        let entry = pop(&mut self.tail)?;
+        self.tail_bytes -= u64::from(entry.row.place.length);
+        Some(entry)
     }
 
-    /// Forgets what the index reflects now: everything through `sequence`.
+    /// Where what is in memory begins.
+    pub(crate) fn memory_start(&self) -> Offset {
+        self.recent.start().unwrap_or_else(|| self.tail_start())
+    }
+
+    /// The batches in memory from the one that holds `from` on.
+    pub(crate) fn memory_from(&self, from: Offset) -> impl Iterator<Item = &TailEntry> {
+        let first = self.tail.partition_point(|entry| entry.end() <= from);
+        self.recent.from(from).chain(self.tail.range(first..))
+    }
+
+    /// Lets go of what the index reflects now: everything through `sequence`.
     pub(crate) fn indexed(&mut self, sequence: u64, row: Option<&PartitionRow>) {
         while self.tail.front().is_some_and(|entry| entry.sequence <= sequence) {
-            self.forget(VecDeque::pop_front);
+            if let Some(entry) = self.forget(VecDeque::pop_front).filter(|entry| entry.end() > self.start) {
+                self.recent.push(entry);
+            }
         }
         self.overlay.indexed(sequence);
         if self.table_emptied.is_some_and(|of| of <= sequence) {

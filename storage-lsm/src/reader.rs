@@ -56,8 +56,8 @@ impl Reader {
         Snapshot::new(self.partition.id, &state, memory, index.snapshot(), source)
     }
 
-    /// Serves a read from the tail alone, if it can be.
-    fn read_tail(&self, from: Offset, bytes_max: NonZeroU32) -> Result<Option<Vec<StoredBatch>>, StorageError> {
+    /// Serves a read from memory alone, if it can be.
+    fn read_memory(&self, from: Offset, bytes_max: NonZeroU32) -> Result<Option<Vec<StoredBatch>>, StorageError> {
         self.engine.is_open()?;
         let state = self.partition.state();
         if from < state.start {
@@ -66,16 +66,23 @@ impl Reader {
         if from >= state.end {
             return Ok(Some(Vec::new()));
         }
-        if from < state.tail_start() {
+        if from < state.memory_start() {
             return Ok(None);
         }
-        let first = state.tail.partition_point(|entry| entry.end() <= from);
         let mut batches = Vec::new();
         let mut bytes = 0_u64;
-        for entry in state.tail.range(first..) {
+        let mut there = None;
+        for entry in state.memory_from(from) {
             bytes += u64::from(entry.row.place.length);
             if bytes > u64::from(bytes_max.get()) && !batches.is_empty() {
                 break;
+            }
+            // What the index has may have been moved to another segment; a place that was released leads nowhere.
+            if there != Some(entry.row.place.segment) {
+                if self.engine.segments.get(entry.row.place.segment).is_none() {
+                    return Ok(None);
+                }
+                there = Some(entry.row.place.segment);
             }
             match &entry.batch {
                 Some(batch) => batches.push(StoredBatch { batch: batch.clone(), place: entry.row.place }),
@@ -124,7 +131,7 @@ impl PartitionReader for Reader {
     }
 
     async fn read(&self, from: Offset, bytes_max: NonZeroU32) -> Result<Vec<StoredBatch>, StorageError> {
-        if let Some(batches) = self.read_tail(from, bytes_max)? {
+        if let Some(batches) = self.read_memory(from, bytes_max)? {
             return Ok(batches);
         }
         self.blocking(move |reader, index| reader.snapshot(index, &Wanted::Log(from)).read(from, bytes_max)).await

@@ -21,6 +21,15 @@ use crate::journal::segments::{Segment, Segments};
 use crate::overlay::{Overlaid, Overlay};
 use crate::partition::{PartitionState, TailEntry};
 
+/// Batches that lie no further apart are read at once: what lies between is headers, and small changes of others.
+const RUN_GAP_BYTES_MAX: u64 = 4 << 10;
+
+/// How much is brought in beyond what a read asks for, so that the device works while the reader does …
+const AHEAD_BYTES_MAX: u64 = 1 << 20;
+
+/// … and of how many batches at most: looking their rows up costs too.
+const AHEAD_ROWS_MAX: usize = 256;
+
 /// Why a read of a snapshot failed.
 #[derive(Debug)]
 pub(crate) enum ReadError {
@@ -84,6 +93,7 @@ impl std::fmt::Debug for Snapshot {
 }
 
 /// A batch's row, or the batch itself.
+#[derive(Clone)]
 struct Found {
     base: Offset,
     row: LogRow,
@@ -97,6 +107,51 @@ impl Found {
 
     const fn end(&self) -> Offset {
         self.base.advance(self.row.place.count as u64)
+    }
+}
+
+/// Whether both lie in one segment, the second so close behind the first that they are read at once.
+fn reaches(before: Place, next: Place) -> bool {
+    let end = before.position + u64::from(before.length);
+    let gap = next.position.checked_sub(end + PART_HEADER_BYTES as u64);
+    before.segment == next.segment && gap.is_some_and(|gap| gap <= RUN_GAP_BYTES_MAX)
+}
+
+/// The batches behind those that are read: the next read is for them.
+#[derive(Default)]
+struct Ahead {
+    places: Vec<Place>,
+    bytes: u64,
+}
+
+impl Ahead {
+    fn add(&mut self, place: Place) -> ControlFlow<()> {
+        self.bytes += u64::from(place.length);
+        self.places.push(place);
+        let enough = self.bytes >= AHEAD_BYTES_MAX || self.places.len() == AHEAD_ROWS_MAX;
+        if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Begins to bring in what is wanted and what comes behind it, unless the last of that is at hand: then all of it is.
+    fn fetch(&self, wanted: &[Found], source: &Source) {
+        let from_disk = wanted.iter().filter(|found| found.batch.is_none()).map(|found| found.row.place);
+        let places: Vec<Place> = from_disk.chain(self.places.iter().copied()).collect();
+        let Some(last) = places.last() else {
+            return;
+        };
+        let at_hand =
+            |place: &Place| source.get(place.segment).is_none_or(|segment| segment.file.is_at_hand(place.position));
+        if at_hand(last) {
+            return;
+        }
+        for run in places.chunk_by(|before, next| reaches(*before, *next)) {
+            if let ([first, ..], [.., last]) = (run, run)
+                && let Some(segment) = source.get(first.segment)
+            {
+                let start = first.position.saturating_sub(PART_HEADER_BYTES as u64);
+                segment.file.will_need(start, last.position + u64::from(last.length) - start);
+            }
+        }
     }
 }
 
@@ -174,7 +229,7 @@ impl Snapshot {
         }
         let mut wanted: Vec<Found> = Vec::new();
         let mut bytes = 0_u64;
-        let mut take = |found: Found| {
+        let mut take = |found: &Found| {
             let follows = match wanted.last() {
                 Some(before) => before.end() == found.base,
                 None => found.base <= from && from < found.end(),
@@ -183,18 +238,18 @@ impl Snapshot {
             if !follows || (bytes > u64::from(bytes_max.get()) && !wanted.is_empty()) {
                 return ControlFlow::Break(());
             }
-            wanted.push(found);
+            wanted.push(found.clone());
             ControlFlow::Continue(())
         };
         let mut full = false;
+        let mut ahead = Ahead::default();
         self.log_rows(from, |found| {
-            let flow = take(found);
-            full = flow.is_break();
-            flow
+            full = full || take(&found).is_break();
+            if full { ahead.add(found.row.place) } else { ControlFlow::Continue(()) }
         })?;
         if !full {
             for entry in self.tail.iter().filter(|entry| entry.end() > from) {
-                if take(Found::of(entry)).is_break() {
+                if take(&Found::of(entry)).is_break() {
                     break;
                 }
             }
@@ -202,16 +257,60 @@ impl Snapshot {
         if wanted.is_empty() {
             return Err(self.corrupt(from, "no row leads to the batch").into());
         }
+        ahead.fetch(&wanted, &self.source);
+        self.load_all(&wanted)
+    }
+
+    /// Loads batches one behind the other up to the first that cannot be; an error if that is the first of all.
+    fn load_all(&self, wanted: &[Found]) -> Result<Vec<StoredBatch>, ReadError> {
         let mut batches: Vec<StoredBatch> = Vec::with_capacity(wanted.len());
-        for found in &wanted {
-            match self.load(found) {
-                Ok(batch) => batches.push(batch),
-                Err(error) if batches.is_empty() => return Err(error),
-                // Whoever reads on from there gets the error.
-                Err(_) => break,
+        let from_disk = |found: &Found| found.batch.is_none();
+        for run in wanted
+            .chunk_by(|before, next| from_disk(before) && from_disk(next) && reaches(before.row.place, next.row.place))
+        {
+            let pieces = self.read_run(run);
+            for (at, found) in run.iter().enumerate() {
+                let loaded = match &pieces {
+                    Some(pieces) => self.check(found, pieces[at].clone()),
+                    None => self.load(found),
+                };
+                match loaded {
+                    Ok(batch) => batches.push(batch),
+                    Err(error) if batches.is_empty() => return Err(error),
+                    // Whoever reads on from there gets the error.
+                    Err(_) => return Ok(batches),
+                }
             }
         }
         Ok(batches)
+    }
+
+    /// Reads batches that lie behind one another at once, each with the header before it. None if there is just one, or if
+    /// that fails: then each is read by itself, so that what is wrong is said of the right one.
+    fn read_run(&self, run: &[Found]) -> Option<Vec<Bytes>> {
+        let [first, .., last] = run else {
+            return None;
+        };
+        let start = first.row.place.position.checked_sub(PART_HEADER_BYTES as u64)?;
+        let end = last.row.place.position + u64::from(last.row.place.length);
+        let mut bytes = vec![0; usize::try_from(end - start).ok()?];
+        let segment = self.source.get(first.row.place.segment)?;
+        let read = segment.file.read_at(start, &mut bytes).ok()?;
+        let bytes = (read == bytes.len()).then(|| Bytes::from(bytes))?;
+        let piece = |found: &Found| {
+            let at = usize::try_from(found.row.place.position - start).ok()?;
+            Some(bytes.slice(at - PART_HEADER_BYTES..at + found.row.place.length as usize))
+        };
+        run.iter().map(piece).collect()
+    }
+
+    fn check(&self, found: &Found, bytes: Bytes) -> Result<StoredBatch, ReadError> {
+        let place = found.row.place;
+        let batch = check_batch(bytes, self.partition, found.base, &found.row).map_err(|detail| {
+            let at = format!("segment {:x}, position {}", place.segment, place.position);
+            self.corrupt(found.base, format!("{at}: {detail}"))
+        })?;
+        Ok(StoredBatch { batch: batch.stored(found.base, found.row.stored_at), place })
     }
 
     fn load(&self, found: &Found) -> Result<StoredBatch, ReadError> {
@@ -223,13 +322,9 @@ impl Snapshot {
             let detail = format!("its segment {:x} is missing", place.segment);
             return Err(ReadError::Gone(self.corrupt(found.base, detail)));
         };
-        let batch = read_batch(&*segment.file, self.partition, found.base, &found.row)
-            .map_err(|error| StorageError::io(format!("reading segment {:x}", place.segment), error))?
-            .map_err(|detail| {
-                let at = format!("segment {:x}, position {}", place.segment, place.position);
-                self.corrupt(found.base, format!("{at}: {detail}"))
-            })?;
-        Ok(StoredBatch { batch: batch.stored(found.base, found.row.stored_at), place })
+        let bytes = read_part(&*segment.file, place)
+            .map_err(|error| StorageError::io(format!("reading segment {:x}", place.segment), error))?;
+        self.check(found, bytes)
     }
 
     /// As [`PartitionReader::get`](stentor_core::storage::PartitionReader::get).
@@ -428,21 +523,21 @@ pub(crate) fn read_batch(
     base: Offset,
     row: &LogRow,
 ) -> std::io::Result<Result<RecordBatch, String>> {
-    let length = row.place.length as usize;
-    let Some(position) = row.place.position.checked_sub(PART_HEADER_BYTES as u64) else {
-        return Ok(Err("its place makes no sense".to_owned()));
-    };
-    let mut bytes = vec![0; PART_HEADER_BYTES + length];
-    if file.read_at(position, &mut bytes)? < bytes.len() {
-        return Ok(Err("the segment ends before it".to_owned()));
-    }
-    let bytes = Bytes::from(bytes);
-    Ok(check_batch(bytes, partition, base, row))
+    Ok(check_batch(read_part(file, row.place)?, partition, base, row))
+}
+
+/// Reads what lies at a place with the header before it; less if the segment ends before.
+fn read_part(file: &dyn DiskFile, place: Place) -> std::io::Result<Bytes> {
+    let position = place.position.saturating_sub(PART_HEADER_BYTES as u64);
+    let mut bytes = vec![0; PART_HEADER_BYTES + place.length as usize];
+    let read = file.read_at(position, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes.into())
 }
 
 fn check_batch(bytes: Bytes, partition: PartitionId, base: Offset, row: &LogRow) -> Result<RecordBatch, String> {
     let written_for = row.origin.map_or((partition, base), |origin| (origin.partition, origin.base));
-    let header = bytes.first_chunk().ok_or("it ends too soon")?;
+    let header = bytes.first_chunk().ok_or("the segment ends before it")?;
     check_batch_part(header, written_for.0, row.place.length).map_err(|malformed| malformed.to_string())?;
     let batch = RecordBatch::decode(bytes.slice(PART_HEADER_BYTES..)).map_err(|error| error.to_string())?;
     let checksum = crate::format::payload::batch_checksum(&batch.header_bytes());

@@ -1,10 +1,14 @@
 //! The real folder.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use rustix::fs::Advice;
+use rustix::io::ReadWriteFlags;
 
 use super::{Disk, DiskEntry, DiskFile, DiskLock, Space};
 
@@ -147,8 +151,32 @@ impl DiskFile for OsFile {
         Ok(read)
     }
 
+    fn reads_are_scattered(&self) {
+        advise(&self.0, 0, None, Advice::Random);
+    }
+
+    fn will_need(&self, position: u64, bytes: u64) {
+        if let Some(bytes) = NonZeroU64::new(bytes) {
+            advise(&self.0, position, Some(bytes), Advice::WillNeed);
+        }
+    }
+
+    fn is_at_hand(&self, position: u64) -> bool {
+        let mut byte = [0];
+        let read = rustix::io::preadv2(&self.0, &mut [IoSliceMut::new(&mut byte)], position, ReadWriteFlags::NOWAIT);
+        // What cannot be told is taken for a no, which costs a hint too many.
+        read.is_ok()
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+fn advise(file: &File, position: u64, bytes: Option<NonZeroU64>, advice: Advice) {
+    // What a file system makes of advice is its own affair.
+    if let Err(error) = rustix::fs::fadvise(file, position, bytes, advice) {
+        tracing::trace!(%error, ?advice, "advice is not taken");
     }
 }
 

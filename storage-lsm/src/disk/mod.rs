@@ -105,6 +105,17 @@ pub trait DiskFile: fmt::Debug + Send + Sync + 'static {
     /// What the system says.
     fn read_at(&self, position: u64, buffer: &mut [u8]) -> io::Result<usize>;
 
+    /// Says that reads come in no order, so that reading ahead by guess is of no use. A hint, which may do nothing.
+    fn reads_are_scattered(&self) {}
+
+    /// Says that this part is read soon, and begins to bring it in without waiting for it. A hint, which may do nothing.
+    fn will_need(&self, _position: u64, _bytes: u64) {}
+
+    /// Whether the byte at `position` can be read without waiting for a device, as far as that is known.
+    fn is_at_hand(&self, _position: u64) -> bool {
+        true
+    }
+
     /// Makes everything written durable, and the length of the file with it (fdatasync).
     ///
     /// # Errors

@@ -99,6 +99,8 @@ impl Segments {
 
     /// Takes in a segment. `last_sequence` is none for the one that is being written.
     pub(crate) fn insert(&self, segment: Arc<Segment>, last_sequence: Option<u64>, owed: Owed) {
+        // The batches of one log lie scattered among those of all others: whoever reads a log says what comes next.
+        segment.file.reads_are_scattered();
         let entry = Entry { last_sequence, owed, passed: false, free_since: None, keep: Keep::No, segment };
         self.table().entries.insert(entry.segment.generation, entry);
     }

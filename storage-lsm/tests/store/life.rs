@@ -7,7 +7,7 @@ use stentor_conformance::fixtures::key;
 use stentor_core::storage::{Change, KeyRange, OpenOptions, Storage, StorageError};
 use stentor_core::{Durability, Offset};
 use stentor_storage_lsm::{LsmStorage, verify};
-use tempfile::tempdir;
+use tempfile::{TempDir, tempdir};
 
 use super::support::config;
 use super::{P, Q, SYNCED, bodies, commit, open, publish, run, trim};
@@ -60,19 +60,34 @@ fn a_killed_store_comes_back_with_all_that_was_acknowledged() {
     });
 }
 
+/// A closed store of one partition with so many messages, numbered, and a copy of its index.
+async fn closed_store(messages: u64) -> TempDir {
+    let folder = tempdir().unwrap();
+    let storage = store(folder.path());
+    let mut partition = open(&storage, P).await;
+    for n in 0..messages {
+        publish(&mut partition, format!("{n}").as_bytes()).await.unwrap();
+    }
+    storage.close().await.unwrap();
+    copy(&folder.path().join("index"), &folder.path().join("older"));
+    folder
+}
+
+/// Puts the copy of the index in the place of the index.
+fn fall_back(folder: &TempDir) {
+    lose_index(folder);
+    std::fs::rename(folder.path().join("older"), folder.path().join("index")).unwrap();
+}
+
+fn lose_index(folder: &TempDir) {
+    std::fs::remove_dir_all(folder.path().join("index")).unwrap();
+}
+
 /// kill -9 hardly tests replay, since the index keeps up: so an older index is put in its place.
 #[test]
 fn an_index_that_fell_back_is_made_good_from_the_journal() {
     run(async {
-        let folder = tempdir().unwrap();
-        let storage = store(folder.path());
-        let mut partition = open(&storage, P).await;
-        for n in 0..20 {
-            publish(&mut partition, format!("{n}").as_bytes()).await.unwrap();
-        }
-        storage.close().await.unwrap();
-        copy(&folder.path().join("index"), &folder.path().join("older"));
-
+        let folder = closed_store(20).await;
         let storage = store(folder.path());
         let mut partition = open(&storage, P).await;
         let large = Bytes::from(vec![9; 5_000]);
@@ -97,8 +112,7 @@ fn an_index_that_fell_back_is_made_good_from_the_journal() {
         storage.wait_until_indexed();
         drop((partition, storage));
 
-        std::fs::remove_dir_all(folder.path().join("index")).unwrap();
-        std::fs::rename(folder.path().join("older"), folder.path().join("index")).unwrap();
+        fall_back(&folder);
         let storage = store(folder.path());
         let partition = open(&storage, P).await;
         assert_eq!(bodies(&*partition.reader).await, expected);
@@ -115,27 +129,18 @@ fn an_index_that_fell_back_is_made_good_from_the_journal() {
 #[test]
 fn an_index_that_is_lost_is_made_anew_as_long_as_the_whole_journal_is_there() {
     run(async {
-        let folder = tempdir().unwrap();
-        let storage = store(folder.path());
-        let mut partition = open(&storage, P).await;
-        publish(&mut partition, b"a").await.unwrap();
-        storage.close().await.unwrap();
-        std::fs::remove_dir_all(folder.path().join("index")).unwrap();
+        let folder = closed_store(1).await;
+        lose_index(&folder);
         // The partition owes its first segment, so the journal reaches back to the beginning.
         let storage = store(folder.path());
-        assert_eq!(bodies(&*open(&storage, P).await.reader).await, ["a"]);
+        assert_eq!(bodies(&*open(&storage, P).await.reader).await, ["0"]);
     });
 }
 
 #[test]
 fn an_index_older_than_the_journal_is_refused() {
     run(async {
-        let folder = tempdir().unwrap();
-        let storage = store(folder.path());
-        let mut partition = open(&storage, P).await;
-        publish(&mut partition, b"a").await.unwrap();
-        storage.close().await.unwrap();
-        copy(&folder.path().join("index"), &folder.path().join("older"));
+        let folder = closed_store(1).await;
         // So much is written and trimmed that the first segments are released.
         for _ in 0..2 {
             let storage = store(folder.path());
@@ -146,13 +151,12 @@ fn an_index_older_than_the_journal_is_refused() {
             }
             storage.close().await.unwrap();
         }
-        std::fs::remove_dir_all(folder.path().join("index")).unwrap();
-        std::fs::rename(folder.path().join("older"), folder.path().join("index")).unwrap();
+        fall_back(&folder);
         let refused = LsmStorage::open(folder.path(), config(SEGMENT_BYTES));
         assert!(matches!(refused, Err(StorageError::Damaged(_))), "{refused:?}");
         assert!(!verify(folder.path()).unwrap().damage.is_empty());
         // And the same of no index at all.
-        std::fs::remove_dir_all(folder.path().join("index")).unwrap();
+        lose_index(&folder);
         let refused = LsmStorage::open(folder.path(), config(SEGMENT_BYTES));
         assert!(matches!(refused, Err(StorageError::Damaged(_))), "{refused:?}");
     });

@@ -7,6 +7,7 @@ mod support;
 mod damage;
 mod full;
 mod life;
+mod reading;
 mod rewrite;
 
 use std::num::NonZeroU32;

@@ -14,6 +14,11 @@ use stentor_storage_lsm::disk::{Disk, DiskEntry, DiskFile, DiskLock, FileDisk, S
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) fail_next_sync: AtomicBool,
+    /// How often files were read, and how often it was said what is read next.
+    pub(crate) reads: AtomicU64,
+    pub(crate) hints: AtomicU64,
+    /// Whether what is read has to come from the device, as far as the file says.
+    pub(crate) cold: AtomicBool,
     held: Mutex<bool>,
     released: Condvar,
     /// How large the disk pretends to be; 0 means that it does not.
@@ -134,7 +139,17 @@ impl DiskFile for TestFile {
     }
 
     fn read_at(&self, position: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.faults.reads.fetch_add(1, Ordering::SeqCst);
         self.file.read_at(position, buffer)
+    }
+
+    fn will_need(&self, position: u64, bytes: u64) {
+        self.faults.hints.fetch_add(1, Ordering::SeqCst);
+        self.file.will_need(position, bytes);
+    }
+
+    fn is_at_hand(&self, position: u64) -> bool {
+        !self.faults.cold.load(Ordering::SeqCst) && self.file.is_at_hand(position)
     }
 
     fn sync(&self) -> io::Result<()> {
