@@ -216,6 +216,7 @@ fn ends(folder: &Path) -> Result<(ServerConfig, ClientConfig), Failure> {
         tls_reload_every: Duration::from_secs(3_600),
         connections_max: 1,
         quic: quic.clone(),
+        reset_key: None,
     };
     let client = ClientConfig { tls: ClientTls { ca: cert, identity: None }, server_name: None, quic };
     Ok((server, client))

@@ -39,6 +39,7 @@ async fn main() -> Result<(), Failure> {
         tls_reload_every: Duration::from_secs(60),
         connections_max: 10,
         quic: quic.clone(),
+        reset_key: None,
     };
     let mut listener = QuicListener::bind(config, Arc::new(SystemClock::new())).await?;
     let tls = ClientTls { ca: cert, identity: None };

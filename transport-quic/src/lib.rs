@@ -25,6 +25,7 @@ mod framing;
 mod handshake;
 mod listener;
 mod receiver;
+mod reset;
 mod sender;
 mod settings;
 mod socket;
@@ -32,5 +33,6 @@ mod tls;
 
 pub use client::{ClientConfig, QuicTransport};
 pub use listener::{QuicListener, ServerConfig};
+pub use reset::ResetKey;
 pub use settings::QuicSettings;
 pub use tls::{ClientTls, ServerTls};

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::connection::QuicConnection;
+use crate::reset::ResetKey;
 use crate::settings::QuicSettings;
 use crate::tls::{ServerTls, Stamps};
 use crate::{handshake, socket, tls};
@@ -47,6 +48,9 @@ pub struct ServerConfig {
     pub connections_max: usize,
     /// How QUIC is set.
     pub quic: QuicSettings,
+    /// What a listener that is started here again ends this one's connections with, if this one dies without a word. None: a
+    /// key that nobody keeps.
+    pub reset_key: Option<ResetKey>,
 }
 
 /// Takes connections over QUIC. Dropping it closes it.
@@ -259,5 +263,9 @@ async fn bind(config: &ServerConfig, server: quinn::ServerConfig) -> io::Result<
     let mut addresses = tokio::net::lookup_host(&config.listen).await?;
     let address = addresses.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))?;
     let socket = socket::bind(address, config.quic.socket_buffer_bytes)?;
-    Endpoint::new(config.quic.endpoint(), Some(server), socket, Arc::new(TokioRuntime))
+    let mut endpoint = config.quic.endpoint();
+    if let Some(key) = &config.reset_key {
+        key.set(&mut endpoint);
+    }
+    Endpoint::new(endpoint, Some(server), socket, Arc::new(TokioRuntime))
 }

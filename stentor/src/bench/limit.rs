@@ -158,6 +158,7 @@ pub(crate) async fn wire(message_bytes: u64, mtu: Option<u16>) -> Result<Limit, 
         tls_reload_every: Duration::from_secs(3_600),
         connections_max: 1,
         quic: quic.clone(),
+        reset_key: None,
     };
     let mut listener = QuicListener::bind(server, Arc::clone(&clock)).await.map_err(|error| cannot(&error))?;
     let address = listener.local_address();

@@ -84,7 +84,8 @@ impl DeadLetters {
                 output.confirm(&format!("delete the dead letters of {topic} {group}"))?;
                 let Moved { messages, failed } = client.admin().purge_dead_letters(&topic, &group).await?;
                 let object = json!({ "topic": topic, "group": group, "purged": messages });
-                output.either(&object, || format!("deleted {} dead letters of {topic} {group}", count_text(messages)))?;
+                output
+                    .either(&object, || format!("deleted {} dead letters of {topic} {group}", count_text(messages)))?;
                 told(output, failed)
             }
         }

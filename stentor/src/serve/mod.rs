@@ -14,6 +14,7 @@ mod logging;
 mod node;
 mod process;
 mod ready;
+mod reset_key;
 mod signals;
 mod storages;
 

@@ -13,12 +13,12 @@ use stentor_core::clock::SystemClock;
 use stentor_core::limits::{BATCH_BYTES_SLACK, MESSAGE_BYTES_MAX_CEILING};
 use stentor_core::storage::Storage;
 use stentor_core::transport::{Listener, TransportError};
-use stentor_transport_quic::{QuicListener, QuicSettings, ServerConfig, ServerTls};
+use stentor_transport_quic::{QuicListener, QuicSettings, ResetKey, ServerConfig, ServerTls};
 
 use super::admin::Admin;
 use super::ready::Ready;
 use super::signals::Signals;
-use super::{data_dir, logging, process_stats, storages};
+use super::{data_dir, logging, process_stats, reset_key, storages};
 use crate::config::{Config, Tls};
 use crate::output::{Failure, say};
 
@@ -72,17 +72,17 @@ pub(crate) async fn run(plan: Plan, on_ready: impl FnOnce(&Ready) -> Result<(), 
     let signal = signals.next().await;
     let deadline = plan.config.drain_timeout;
     tracing::info!(signal, deadline_seconds = deadline.as_secs_f64(), "draining; a second signal ends at once");
-    tokio::select! {
-        stopped = node.stop(deadline) => {
-            stopped?;
-            tracing::info!("stopped");
-            Ok(())
-        }
-        signal = signals.next() => {
-            say(&format!("stentor: {signal} while draining: ended at once; what was acknowledged is safe"));
-            std::process::exit(1);
-        }
-    }
+    // A task of its own, on a thread of its own: whatever the way down is busy with, the second signal is heard.
+    let impatience = tokio::spawn(async move {
+        let signal = signals.next().await;
+        say(&format!("stentor: {signal} while draining: ended at once; what was acknowledged is safe"));
+        std::process::exit(1);
+    });
+    let stopped = node.stop(deadline).await;
+    impatience.abort();
+    stopped?;
+    tracing::info!("stopped");
+    Ok(())
 }
 
 /// Returns once every connection has ended and said so.
@@ -104,7 +104,9 @@ impl Node {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         data_dir::prepare(&config.data_dir)?;
         let admin = Admin::start(&config.listen.admin).await?;
-        let listener = QuicListener::bind(server_config(plan), Arc::clone(&clock)).await.map_err(refused)?;
+        let reset_key = reset_key::prepare(&config.data_dir)?;
+        let server = server_config(plan, reset_key);
+        let listener = QuicListener::bind(server, Arc::clone(&clock)).await.map_err(refused)?;
         let (quic, idle) = (listener.local_address(), Box::pin(listener.idle()));
 
         let seed = seed();
@@ -135,7 +137,7 @@ impl Node {
     async fn stop(self, deadline: Duration) -> Result<(), Failure> {
         self.admin.draining();
         self.broker.shutdown(deadline).await;
-        // Whoever does not hear the farewell finds out by the idle time.
+        // Whoever does not hear the farewell finds out by the idle time, or from the next process on this folder.
         let _ = tokio::time::timeout(FAREWELL, self.idle).await;
         let closed = storages::close(&self.storages).await;
         self.admin.stop().await;
@@ -143,7 +145,7 @@ impl Node {
     }
 }
 
-fn server_config(plan: &Plan) -> ServerConfig {
+fn server_config(plan: &Plan, reset_key: ResetKey) -> ServerConfig {
     let (config, node) = (&plan.config, &plan.config.broker.node);
     let streams = node.streams_per_connection_max;
     let window = (CONNECTION_WINDOW_BYTES_MAX / streams.max(1)).clamp(STREAM_WINDOW_BYTES_MIN, STREAM_WINDOW_BYTES_MAX);
@@ -166,6 +168,7 @@ fn server_config(plan: &Plan) -> ServerConfig {
             stream_receive_window: window,
             ..QuicSettings::default()
         },
+        reset_key: Some(reset_key),
     }
 }
 

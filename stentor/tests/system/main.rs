@@ -19,6 +19,7 @@ mod fan_out;
 mod hostile;
 mod messages;
 mod operator;
+mod resets;
 mod shutdown;
 mod soak;
 mod support;

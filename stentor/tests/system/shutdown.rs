@@ -1,11 +1,13 @@
 //! A broker that is asked to stop finishes what it has promised, and says so by its exit status.
 
+use rustix::process::Signal;
+
 use crate::support::broker::Broker;
 use crate::support::ledger::Received;
 use crate::support::pattern::Pattern;
 use crate::support::scale::scaled;
 use crate::support::sdk::{self, arrival};
-use crate::support::wait::{DEADLINE, within};
+use crate::support::wait::{DEADLINE, until, within};
 
 use tokio::sync::watch;
 
@@ -76,4 +78,30 @@ async fn a_peer_that_takes_nothing_in_does_not_hold_up_the_stop() {
     broker.restart().await;
     let group = broker.show(["group", "show", TOPIC, GROUP]).await;
     assert_eq!(group["backlog"], 1_000, "{group}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_ends_a_broker_at_once_that_would_go_on_draining() {
+    for second in [Signal::TERM, Signal::INT] {
+        // Longer than anybody waits here: only the second signal can end it.
+        let broker = Broker::with_config("[node]\ndrain_timeout = \"1h\"\nhandshake_timeout = \"1h\"\n").await;
+        let client = sdk::connect(&broker).await;
+        sdk::publish_all(&client, TOPIC, Pattern { seed: 0x5d_0003, bytes: 100 }, 0..10).await;
+        // Its farewell is never acknowledged, since its process stands still: the broker waits for that.
+        let mut standing = broker.cli().spawn(["subscribe", TOPIC, "--group", GROUP, "--from", "earliest"]);
+        standing.line(DEADLINE).await.unwrap();
+        standing.signal(Signal::STOP);
+        broker.signal(Signal::TERM).await;
+        let draining = || async { broker.log() };
+        until("the broker to drain", draining, |log| log.contains("draining")).await;
+        broker.signal(second).await;
+        let status = broker.ended().await;
+        assert_eq!(status.code(), Some(1), "{status}:\n{}", broker.log());
+        assert!(broker.log().contains("ended at once"), "{}", broker.log());
+        // What was acknowledged is safe.
+        broker.restart().await;
+        let topic = broker.show(["topic", "show", TOPIC]).await;
+        let ends = topic["partitions"].as_array().unwrap().iter().map(|partition| partition["end"].as_u64().unwrap());
+        assert_eq!(ends.sum::<u64>(), 10);
+    }
 }

@@ -82,6 +82,7 @@ impl Certificates {
             tls_reload_every: Duration::from_secs(10),
             connections_max: 100,
             quic: settings(),
+            reset_key: None,
         }
     }
 

@@ -115,6 +115,16 @@ impl Broker {
         process.exit(DEADLINE).await
     }
 
+    /// Sends it a signal.
+    pub(crate) async fn signal(&self, signal: Signal) {
+        self.process.lock().await.signal(signal);
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn ended(&self) -> ExitStatus {
+        self.process.lock().await.exit(DEADLINE).await
+    }
+
     /// Starts it again where it was.
     pub(crate) async fn restart(&self) {
         if let Err((status, log)) = self.try_restart().await {
