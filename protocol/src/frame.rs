@@ -159,7 +159,7 @@ mod tests {
             let error = wire::Error { message: "g".repeat(bytes), ..wire::Error::default() };
             wire::Response { id: 7, kind: Some(response::Kind::Error(error)) }
         };
-        let edge = ANSWER_HEAD_BYTES_MAX - answer(ANSWER_HEAD_BYTES_MAX).encoded_len() + ANSWER_HEAD_BYTES_MAX;
+        let edge = 2 * ANSWER_HEAD_BYTES_MAX - answer(ANSWER_HEAD_BYTES_MAX).encoded_len();
         for (bytes, in_body) in [(1_000, false), (edge, false), (edge + 1, true), (2 << 20, true)] {
             let frame = encode_response(answer(bytes), Bytes::from_static(b"letters"));
             assert!(frame.head.len() <= FRAME_HEAD_BYTES_MAX as usize);
