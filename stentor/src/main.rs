@@ -29,6 +29,7 @@ mod view;
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
+    output::panics::take_over();
     let cli = match cli::Cli::read() {
         Ok(cli) => cli,
         Err(status) => return status,

@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::backlog::Backlog;
 use crate::bell::Bell;
 use crate::config::LsmConfig;
+use crate::damage::Damage;
 use crate::disk::{Disk, DiskLock};
 use crate::format::PAGE_BYTES;
 use crate::format::group::{FRAME_HEADER_BYTES, GROUP_HEADER_BYTES};
@@ -65,7 +66,7 @@ pub(crate) struct Engine {
     /// Given out to segments and spares, never twice.
     next_generation: AtomicU64,
     pub(crate) syncs: AtomicU64,
-    pub(crate) corruptions: AtomicU64,
+    pub(crate) damage: Damage,
     /// What was moved out of sparse segments.
     pub(crate) rewritten_bytes: AtomicU64,
     /// What the index and the reserve take on disk.
@@ -111,7 +112,7 @@ impl Engine {
             queue_bytes: Arc::new(Semaphore::new(QUEUE_BYTES_MAX / PERMIT_BYTES)),
             next_generation: AtomicU64::new(opened.next_generation),
             syncs: AtomicU64::new(0),
-            corruptions: AtomicU64::new(0),
+            damage: Damage::default(),
             rewritten_bytes: AtomicU64::new(0),
             other_bytes: AtomicU64::new(0),
             spare_wanted: AtomicBool::new(false),
@@ -313,8 +314,9 @@ impl Engine {
 
     /// Counts damage that a reader met.
     pub(crate) fn met(&self, error: StorageError) -> StorageError {
-        if let StorageError::Corrupt { partition, offset, detail } = &error {
-            self.corruptions.fetch_add(1, Ordering::Relaxed);
+        if let StorageError::Corrupt { partition, offset, detail } = &error
+            && self.damage.met(*partition, *offset)
+        {
             tracing::error!(%partition, %offset, detail, "damage");
         }
         error

@@ -62,6 +62,7 @@ mod backlog;
 mod bell;
 mod committer;
 mod config;
+mod damage;
 pub mod disk;
 mod engine;
 mod format;

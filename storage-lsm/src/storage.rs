@@ -236,7 +236,7 @@ impl Storage for LsmStorage {
             bytes: journal + engine.other_bytes.load(Ordering::Relaxed),
             bytes_live: partitions.iter().map(|partition| partition.state().bytes()).sum(),
             syncs: engine.syncs.load(Ordering::Relaxed),
-            corruptions: engine.corruptions.load(Ordering::Relaxed),
+            corruptions: engine.damage.times(),
             full,
             poisoned,
         }

@@ -10,6 +10,7 @@ use serde::Serialize;
 mod confirm;
 mod failure;
 mod message;
+pub(crate) mod panics;
 mod progress;
 mod table;
 mod value;

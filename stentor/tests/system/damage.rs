@@ -6,8 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
+use stentor_client::{Consumer, Delivery, ErrorCode, ReceiveError};
 use tempfile::TempDir;
 
 use crate::support::broker::{Broker, Start};
@@ -23,6 +25,9 @@ const GROUP: &str = "auditor";
 const PARTITIONS: u32 = 4;
 const MESSAGES: u64 = 4_000;
 const PATTERN: Pattern = Pattern { seed: 0xda_0001, bytes: 600 };
+
+/// How long nothing comes before it is looked whether anything is still owed.
+const QUIET: Duration = Duration::from_millis(500);
 
 /// Bytes of a body that are looked for in the files; long enough to be there once.
 const NEEDLE_BYTES: usize = 32;
@@ -152,6 +157,28 @@ struct Reading {
     arrived: BTreeMap<u32, BTreeSet<u64>>,
     /// Partitions that say that they are damaged.
     corrupt: BTreeSet<u32>,
+    /// Partitions of which the consumer was told that its group has stopped there; each once.
+    told: BTreeSet<u32>,
+    /// What the broker had to say, and what it counts.
+    log: String,
+    corruptions: u64,
+}
+
+/// The next message, if one comes within `limit`. What the consumer is told of damage is noted.
+async fn next(consumer: &mut Consumer, limit: Duration, told: &mut BTreeSet<u32>) -> Option<Delivery> {
+    let receiving = async {
+        loop {
+            match consumer.next().await {
+                Ok(delivery) => return delivery.expect("the consumer is open"),
+                Err(ReceiveError::Stopped { partition, error, .. }) => {
+                    assert_eq!(error.code, ErrorCode::Corrupt, "{error}");
+                    assert!(told.insert(partition.0), "told twice of partition {partition}: {error}");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    tokio::time::timeout(limit, receiving).await.ok()
 }
 
 /// Starts a broker on the folder and reads all that it serves; or else, what it refused to start with.
@@ -172,9 +199,10 @@ async fn read(folder: &Path, published: &Published) -> Result<Reading, String> {
     let client = sdk::connect(&broker).await;
     let mut consumer = sdk::consumer(&client, TOPIC, GROUP, 1_000).await;
     let mut received = Received::new(PATTERN);
-    let mut reading = Reading { arrived: BTreeMap::new(), corrupt: BTreeSet::new() };
+    let (arrived, log) = (BTreeMap::new(), String::new());
+    let mut reading = Reading { arrived, corrupt: BTreeSet::new(), told: BTreeSet::new(), log, corruptions: 0 };
     loop {
-        while let Some(delivery) = sdk::next_within(&mut consumer, std::time::Duration::from_millis(500)).await {
+        while let Some(delivery) = next(&mut consumer, QUIET, &mut reading.told).await {
             let arrival = arrival(&delivery);
             assert!(received.arrived(&arrival).is_some(), "an altered body was served from {:?}", arrival.place);
             reading.arrived.entry(arrival.place.0).or_default().insert(arrival.place.1);
@@ -189,10 +217,16 @@ async fn read(folder: &Path, published: &Published) -> Result<Reading, String> {
                 || reading.arrived.get(partition).is_some_and(|offsets| offsets.contains(offset))
         });
         if done {
+            // Whoever looks meets the damage again.
+            for _ in 0..3 {
+                broker.show(["group", "show", TOPIC, GROUP]).await;
+            }
+            reading.corruptions = client.admin().node_status().await.unwrap().corruptions;
+            reading.log = broker.log();
             return Ok(reading);
         }
         // Not yet, or never: the next round will show, and ends by itself.
-        if sdk::next_within(&mut consumer, DEADLINE / 4).await.is_none() {
+        if next(&mut consumer, DEADLINE / 4, &mut reading.told).await.is_none() {
             let state = &shown["partitions"];
             panic!("messages are missing, and no partition says so: {state}\n{}", broker.log());
         }
@@ -242,6 +276,12 @@ async fn a_flipped_bit_in_a_message_is_found_by_verify_and_by_reading_and_the_ot
             Err(refusal) => assert!(refusal.contains("damage"), "{flip:?}: {refusal}"),
             Ok(reading) => {
                 assert_eq!(reading.corrupt, BTreeSet::from([partition]), "{flip:?} at offset {offset}");
+                // Met again by each who looks, and told to the operator once.
+                let errors: Vec<_> = reading.log.lines().filter(|line| line.contains("ERROR")).collect();
+                let damage = errors.iter().filter(|line| line.contains("engine: damage")).count();
+                assert!(reading.corruptions > 1, "{flip:?}: counted {}", reading.corruptions);
+                assert!(damage == 1 && errors.len() <= 2, "{flip:?}: {errors:#?}");
+                assert_eq!(reading.told, reading.corrupt, "{flip:?}: consumers were not told\n{}", reading.log);
                 let beyond = reading.arrived.get(&partition).and_then(|offsets| offsets.range(offset..).next());
                 assert_eq!(beyond, None, "{flip:?}: the damage at {offset} was skipped");
             }
@@ -264,7 +304,11 @@ async fn a_flipped_bit_anywhere_does_no_harm_or_is_found() {
         let (status, said) = verify(damaged.path());
         // fjall may panic over its own damaged files; that must end as a finding like any other, not the process.
         assert!(matches!(status, Some(0 | 1)), "{flip:?}: verify ended with {status:?}:\n{said}");
-        match (status, read(damaged.path(), &specimen.published).await) {
+        assert!(!said.contains("panicked"), "{flip:?}: not in words for an operator:\n{said}");
+        let read = read(damaged.path(), &specimen.published).await;
+        let log = read.as_ref().map_or_else(String::as_str, |reading| &reading.log);
+        assert!(!log.contains("panicked"), "{flip:?}: not in words for an operator:\n{log}");
+        match (status, read) {
             (Some(0), Ok(reading)) => {
                 assert!(reading.corrupt.is_empty(), "{flip:?}: verify did not find what reading did");
                 harmless += 1;

@@ -11,7 +11,6 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,7 +19,7 @@ use bytes::Bytes;
 use fjall::config::CompressionPolicy;
 use fjall::{AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 
-use super::{Index, IndexBatch, IndexError, IndexOperation, IndexView, Rows, Visit};
+use super::{Index, IndexBatch, IndexError, IndexOperation, IndexView, Rows, Visit, guard};
 
 /// The one keyspace.
 const KEYSPACE: &str = "index";
@@ -81,7 +80,7 @@ impl FjallIndex {
     /// When it is damaged or cannot be read.
     pub fn open(folder: &Path, options: FjallOptions) -> Result<Self, IndexError> {
         // fjall asserts what it expects of its files.
-        let opened = catch_unwind(AssertUnwindSafe(|| {
+        let opened = guard::guarded(|| {
             let database = Database::builder(folder)
                 .worker_threads(WORKERS)
                 .cache_size(options.cache_bytes)
@@ -95,8 +94,8 @@ impl FjallIndex {
                     .index_block_compression_policy(CompressionPolicy::all(CompressionType::None))
             })?;
             Ok::<_, fjall::Error>((database, keyspace))
-        }));
-        let (database, keyspace) = opened.map_err(panicked)?.map_err(failed)?;
+        });
+        let (database, keyspace) = opened.map_err(IndexError::Damaged)?.map_err(failed)?;
         Ok(Self { database, keyspace, options, flushes: Mutex::default() })
     }
 
@@ -236,13 +235,7 @@ fn walk(rows: fjall::Iter, backwards: bool, visit: &mut Visit<'_>) -> Result<(),
 
 /// fjall answers some damage by a panic; to the engine it is damage like any other.
 fn guarded<T>(read: impl FnOnce() -> Result<T, IndexError>) -> Result<T, IndexError> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| Err(panicked(panic)))
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
-fn panicked(panic: Box<dyn std::any::Any + Send>) -> IndexError {
-    let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    IndexError::Damaged(said.unwrap_or("its code gave up").to_owned())
+    guard::guarded(read).unwrap_or_else(|said| Err(IndexError::Damaged(said)))
 }
 
 fn failed(error: fjall::Error) -> IndexError {

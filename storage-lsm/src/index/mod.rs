@@ -17,8 +17,10 @@ use bytes::Bytes;
 use thiserror::Error;
 
 mod fjall;
+mod guard;
 
 pub use self::fjall::{FjallIndex, FjallOptions};
+pub use self::guard::panics_are_caught;
 
 /// An index: its present state, and the ways to change it.
 pub trait Index: IndexView + fmt::Debug {
