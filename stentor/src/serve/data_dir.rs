@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use stentor_storage_lsm::disk::make_folder;
+
 use crate::output::Failure;
 
 /// Where the LSM backend keeps its files.
@@ -15,7 +17,7 @@ pub(crate) const TLS_FOLDER: &str = "tls";
 /// The profile that `dev` writes for clients.
 pub(crate) const PROFILE_FILE: &str = "client.toml";
 
-/// Makes the folder if there is none, and finds out whether it can be written: a message from the depths of a backend
+/// Makes the folder if there is none, so that a power cut leaves it there, and finds out whether it can be written: a message from the depths of a backend
 /// would not say what to do.
 pub(crate) fn prepare(folder: &Path) -> Result<(), Failure> {
     let shown = folder.display();
@@ -30,7 +32,7 @@ pub(crate) fn prepare(folder: &Path) -> Result<(), Failure> {
         }
         _ => Failure::new("data_dir", format!("the data folder {shown} cannot be used: {error}")),
     };
-    fs::create_dir_all(folder).map_err(|error| refused(&error))?;
+    make_folder(folder).map_err(|error| refused(&error))?;
     let probe = folder.join(format!(".probe-{}", std::process::id()));
     match fs::write(&probe, b"") {
         Ok(()) => fs::remove_file(&probe).map_err(|error| refused(&error)),

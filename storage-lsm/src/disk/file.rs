@@ -25,12 +25,12 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// The folder at `folder`, which is created if there is none.
+    /// The folder at `folder`, which is created if there is none, and stays there after a power cut.
     ///
     /// # Errors
     /// What the system says.
     pub fn open(folder: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
+        super::make_folder(folder)?;
         Ok(Self { folder: folder.to_owned() })
     }
 

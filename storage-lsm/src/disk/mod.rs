@@ -15,8 +15,10 @@ use std::io;
 use std::sync::Arc;
 
 mod file;
+mod folder;
 
 pub use file::FileDisk;
+pub use folder::make_folder;
 
 /// A folder of files.
 pub trait Disk: fmt::Debug + Send + Sync + 'static {
