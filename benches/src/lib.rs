@@ -7,6 +7,8 @@
 //! | [`limit`] | the plain copy, file and read that backends are held against |
 //! | [`lab`], [`table`] | where it runs, and what a kind of work looks like in a table |
 //! | [`report`], [`host`] | the tables of `benches/README.md`, out of criterion's estimates |
+//! | [`figures`] | the table of `docs/figures.md`, out of what `stentor bench` printed |
+//! | [`samples`], [`chart`] | a backlog that `stentor bench` watched, as a chart |
 //!
 //! Invariants: the backends get the same bytes through the contract of `stentor_core::storage` and nothing else; within a
 //! point every backend stands next to its limit in time, since a machine that others use changes from minute to minute;
@@ -15,13 +17,16 @@
 pub mod acknowledge;
 pub mod append;
 pub mod backend;
+pub mod chart;
 pub mod cold;
 pub mod fan_out;
+pub mod figures;
 pub mod host;
 pub mod lab;
 pub mod limit;
 pub mod machine;
 pub mod report;
+pub mod samples;
 pub mod table;
 pub mod tail;
 pub mod wire;
