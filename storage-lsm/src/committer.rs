@@ -17,7 +17,7 @@ use stentor_core::storage::StorageError;
 
 use crate::backlog::{SyncedChange, SyncedGroup};
 use crate::disk::{DiskFile, Space};
-use crate::engine::Engine;
+use crate::engine::{Engine, SpareWanted};
 use crate::format::group::{FrameHeader, FrameKind, GROUP_HEADER_BYTES, GroupHeader};
 use crate::format::payload::Part;
 use crate::format::row::Owed;
@@ -308,9 +308,7 @@ impl Committer {
             queue.room.active_left = left.saturating_sub(GROUP_HEADER_BYTES as u64);
             queue.room.spare = spare.saturating_sub(FIRST_GROUP + GROUP_HEADER_BYTES as u64);
         }
-        if left < self.segment.capacity / 2 && !self.engine.spare_wanted.swap(true, Ordering::Relaxed) {
-            self.engine.keeper.ring();
-        }
+        self.engine.want_spare(SpareWanted::of(left, self.segment.capacity));
     }
 }
 

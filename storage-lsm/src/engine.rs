@@ -7,7 +7,7 @@
 //! No lock is held across I/O but where its field says so.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use stentor_core::storage::{Leadership, PendingCommit, StorageError};
@@ -71,8 +71,34 @@ pub(crate) struct Engine {
     pub(crate) rewritten_bytes: AtomicU64,
     /// What the index and the reserve take on disk.
     pub(crate) other_bytes: AtomicU64,
-    /// Whether the next segment should be made ready.
-    pub(crate) spare_wanted: AtomicBool,
+    /// How urgently the next segment should be made ready: a [`SpareWanted`].
+    spare_wanted: AtomicU8,
+    /// Whether the index should be flushed for the sake of a segment that waits for nothing else.
+    pub(crate) flush_wanted: AtomicBool,
+}
+
+/// How urgently the next segment should be made ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SpareWanted {
+    /// The one at hand will do for a while.
+    No,
+    /// There is time to get one by letting go of another.
+    Soon,
+    /// It has to be there in a moment.
+    Now,
+}
+
+impl SpareWanted {
+    /// What follows from what is left of a segment.
+    pub(crate) const fn of(left: u64, capacity: u64) -> Self {
+        if left >= capacity / 2 {
+            Self::No
+        } else if left >= capacity / 4 {
+            Self::Soon
+        } else {
+            Self::Now
+        }
+    }
 }
 
 /// What recovery hands over.
@@ -115,12 +141,25 @@ impl Engine {
             damage: Damage::default(),
             rewritten_bytes: AtomicU64::new(0),
             other_bytes: AtomicU64::new(0),
-            spare_wanted: AtomicBool::new(false),
+            spare_wanted: AtomicU8::new(SpareWanted::No as u8),
+            flush_wanted: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn next_generation(&self) -> u64 {
         self.next_generation.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Says how urgently the next segment is wanted, and wakes the keeper when that grows.
+    pub(crate) fn want_spare(&self, wanted: SpareWanted) {
+        if self.spare_wanted.swap(wanted as u8, Ordering::Relaxed) < wanted as u8 {
+            self.keeper.ring();
+        }
+    }
+
+    pub(crate) fn spare_wanted(&self) -> SpareWanted {
+        let wanted = self.spare_wanted.load(Ordering::Relaxed);
+        [SpareWanted::No, SpareWanted::Soon].into_iter().find(|of| *of as u8 == wanted).unwrap_or(SpareWanted::Now)
     }
 
     /// Whether there has been a segment of this generation.

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stentor_core::PartitionId;
@@ -114,7 +115,7 @@ impl Indexer {
         // Holds references' segments until here.
         drop(groups);
         self.engine.backlog.indexed(sequence, bytes);
-        self.housekeep()
+        self.housekeep(false)
     }
 
     fn commit(&mut self, at: (u64, u64), sequence: u64) -> Result<(), IndexerError> {
@@ -131,20 +132,23 @@ impl Indexer {
             let marker = *self.applier.marker();
             self.commit((marker.segment, marker.position), marker.sequence)?;
         }
-        self.housekeep()
+        self.housekeep(true)
     }
 
-    /// Flushes the index when segments wait for it, and releases those that wait for nothing any more.
-    fn housekeep(&mut self) -> Result<(), IndexerError> {
+    /// Flushes the index when segments wait for it, and releases those that wait for nothing any more. When it is `idle` a
+    /// flush costs nobody anything, and afterwards there is nothing to look for every now and then.
+    fn housekeep(&mut self, idle: bool) -> Result<(), IndexerError> {
         let flushed = self.index.flushed();
         let level = self.engine.queue.state().room.level;
         let waiting = self.engine.segments.waiting_for_flush(flushed);
         let marker = self.applier.marker();
-        let wanted = if level == Level::Plenty { waiting >= 2 } else { waiting >= 1 };
+        let soon = idle || level != Level::Plenty || self.engine.flush_wanted.load(Ordering::Relaxed);
+        let wanted = waiting >= if soon { 1 } else { 2 };
         let far = marker.segment.saturating_sub(self.flush.1) >= FLUSH_AFTER_SEGMENTS;
         // One flush at a time: the next is asked for when the last is done.
         if (wanted || far) && flushed >= self.flush.0 {
             self.flush = (marker.batch, marker.segment);
+            self.engine.flush_wanted.store(false, Ordering::Relaxed);
             self.index.begin_flush()?;
         }
         let engine = &self.engine;

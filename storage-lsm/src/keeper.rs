@@ -10,7 +10,7 @@ use std::time::Duration;
 use stentor_core::storage::StorageError;
 
 use crate::disk::Space;
-use crate::engine::Engine;
+use crate::engine::{Engine, SpareWanted};
 use crate::format::segment::RESERVE_NAME;
 use crate::journal::segments::Spare;
 use crate::room::{Level, Limits, level};
@@ -18,11 +18,20 @@ use crate::room::{Level, Limits, level};
 /// What is said when even the reserve is used up.
 pub(crate) const FULL: &str = "the disk is full, and so is the reserve: make room and start again";
 
-/// How often the room is looked at.
+/// How often the room is looked at …
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How much of a spare is written in one piece.
+/// … and how often when there is far more than could be used up meanwhile …
+const LOOK_RARELY: Duration = Duration::from_secs(1);
+
+/// … which is room for so many segments. The committer rings whenever it comes to the half of one.
+const FAR_SEGMENTS: u64 = 16;
+
+/// How much of a spare is written in one piece, …
 const ZEROS_BYTES: usize = 1 << 20;
+
+/// … and how much is synced at once: publishers' syncs wait behind it.
+const ZEROS_SYNCED_BYTES: u64 = 8 << 20;
 
 /// The reserve takes at most this part of the file system.
 const RESERVE_SHARE: u64 = 16;
@@ -46,17 +55,18 @@ pub(crate) fn floor(space: Space) -> u64 {
 pub(crate) fn run(engine: &Engine) {
     let mut low_looks = 0;
     loop {
-        if let Err(error) = look(engine, &mut low_looks) {
+        let next = look(engine, &mut low_looks).unwrap_or_else(|error| {
             tracing::warn!(%error, "the room on the disk cannot be looked after");
-        }
-        if !engine.keeper.wait(Some(LOOK_EVERY)) {
+            LOOK_EVERY
+        });
+        if !engine.keeper.wait(Some(next)) {
             return;
         }
     }
 }
 
-/// Looks at the room once, and does what follows.
-pub(crate) fn look(engine: &Engine, low_looks: &mut u32) -> io::Result<()> {
+/// Looks at the room once, and does what follows. Returns when to look again.
+pub(crate) fn look(engine: &Engine, low_looks: &mut u32) -> io::Result<Duration> {
     let space = engine.disk.space()?;
     let low = space.free < floor(space);
     let mut reserve = reserve_whole(engine, reserve_bytes(engine, space))?;
@@ -81,13 +91,19 @@ pub(crate) fn look(engine: &Engine, low_looks: &mut u32) -> io::Result<()> {
         // On a disk without room nothing may happen but this, which makes some.
         engine.rewriter.ring();
     }
-    if engine.spare_wanted.load(Ordering::Relaxed) && level == Level::Plenty && engine.segments.spares().0 == 0 {
-        make_spare(engine)?;
+    if level == Level::Plenty && engine.segments.spares().0 == 0 {
+        match engine.spare_wanted() {
+            SpareWanted::No => {}
+            // A flush lets go of a segment that was written before, for nothing.
+            SpareWanted::Soon if engine.segments.any_free() => engine.flush_wanted.store(true, Ordering::Relaxed),
+            SpareWanted::Soon | SpareWanted::Now => make_spare(engine)?,
+        }
     }
     let index = engine.reading::<_, StorageError>(|index| Ok(index.bytes())).unwrap_or(0);
     let reserve = if reserve { reserve_bytes(engine, space) } else { 0 };
     engine.other_bytes.store(index + reserve, Ordering::Relaxed);
-    Ok(())
+    let far = level == Level::Plenty && below_watermark(engine, space, FAR_SEGMENTS * engine.segment_bytes);
+    Ok(if far { LOOK_RARELY } else { LOOK_EVERY })
 }
 
 fn below_watermark(engine: &Engine, space: Space, more: u64) -> bool {
@@ -147,7 +163,6 @@ fn make_spare(engine: &Engine) -> io::Result<()> {
     match written {
         Ok(()) => {
             engine.segments.add_spare(Spare { generation, bytes: engine.segment_bytes });
-            engine.spare_wanted.store(false, Ordering::Relaxed);
             Ok(())
         }
         Err(error) => {
@@ -166,6 +181,9 @@ fn write_zeros(file: &dyn crate::disk::DiskFile, bytes: u64) -> io::Result<()> {
         let piece = ZEROS_BYTES.min(usize::try_from(bytes - position).unwrap_or(ZEROS_BYTES));
         file.write_at(position, &[&zeros[..piece]])?;
         position += piece as u64;
+        if position % ZEROS_SYNCED_BYTES == 0 {
+            file.sync()?;
+        }
     }
     file.sync()
 }

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use stentor_core::storage::StorageError;
 
@@ -18,6 +17,7 @@ use crate::config::LsmConfig;
 use crate::disk::{Disk, DiskFile};
 use crate::engine::{Engine, Opened, segment_bytes};
 use crate::format::PAGE_BYTES;
+use crate::format::group::GROUP_HEADER_BYTES;
 use crate::format::payload::Frame;
 use crate::format::row::Owed;
 use crate::format::segment::{FIRST_GROUP, FileKind, Seal, SegmentHeader, file_kind, segment_name};
@@ -107,12 +107,8 @@ pub(crate) struct Replayed {
     pub(crate) synced: u64,
 }
 
-/// Replays the journal from the marker on. `apply` gets each frame, and the position behind each group.
-pub(crate) fn replay(
-    segments: &[Found],
-    applier: &mut Applier,
-    mut behind_group: impl FnMut(&mut Applier, (u64, u64), u64) -> Result<(), OpenError>,
-) -> Result<(Replayed, BTreeMap<u64, u64>), OpenError> {
+/// Replays the journal from the marker on.
+pub(crate) fn replay(segments: &[Found], applier: &mut Applier) -> Result<(Replayed, BTreeMap<u64, u64>), OpenError> {
     let marker = *applier.marker();
     let mut last_sequences = BTreeMap::new();
     let first = if marker.batch == 0 {
@@ -148,7 +144,7 @@ pub(crate) fn replay(
         }
         let seal = next.map(|next| next.header.previous.end);
         let marked = (marker.batch != 0 && generation == marker.segment).then_some(marker.position);
-        let stop = replay_segment(found, (from, seal, marked), next_sequence, applier, &mut behind_group)?;
+        let stop = replay_segment(found, (from, seal, marked), next_sequence, applier)?;
         next_sequence = stop.next_sequence;
         if next.is_some_and(|next| next.header.first_sequence != next_sequence) {
             return Err(OpenError::Damaged(format!("{} does not go on where it was sealed", segment_name(generation))));
@@ -167,22 +163,24 @@ fn replay_segment(
     (from, seal, marker): (u64, Option<u64>, Option<u64>),
     next_sequence: u64,
     applier: &mut Applier,
-    behind_group: &mut impl FnMut(&mut Applier, (u64, u64), u64) -> Result<(), OpenError>,
 ) -> Result<Stop, OpenError> {
     let Segment { generation, file, capacity } = &*found.segment;
     let name = segment_name(*generation);
     let end = seal.unwrap_or(*capacity);
     let stop = read_groups::<OpenError>(&**file, *generation, (from, end), next_sequence, |group| {
+        let start = group.end - u64::from(group.header.length) - GROUP_HEADER_BYTES as u64;
+        // The index must never be ahead of what is synced, and the end of the last segment may not be: what a group says was
+        // synced before it is.
+        let safe = seal.is_some() || group.header.synced_through >= start;
+        if safe && applier.pending_rows() >= REPLAY_ROWS_MAX {
+            applier.commit((*generation, start), group.header.first_sequence - 1)?;
+        }
         for frame in &group.frames {
             let decoded = Frame::decode(frame.header.kind, frame.header.partition, frame.payload.clone()).map_err(
                 |malformed| OpenError::Damaged(format!("{name}, position {}: {malformed}", frame.payload_position)),
             )?;
             let location = Location { segment: *generation, payload_position: frame.payload_position };
             applier.apply(frame.header.sequence, location, &decoded)?;
-        }
-        let last = group.header.first_sequence + u64::from(group.header.frames) - 1;
-        if group.header.frames > 0 {
-            behind_group(applier, (*generation, group.end), last)?;
         }
         Ok(())
     })?;
@@ -223,14 +221,7 @@ pub(crate) fn open(
     applier.belongs_to(store);
     check_store(&folder, store, fresh)?;
 
-    let last = folder.segments.last().map(|last| last.header.generation);
-    let (replayed, last_sequences) = replay(&folder.segments, &mut applier, |applier, at, sequence| {
-        // The end of the last segment may not be synced yet, and the index must never be ahead of what is.
-        if applier.pending_rows() >= REPLAY_ROWS_MAX && Some(at.0) != last {
-            applier.commit(at, sequence)?;
-        }
-        Ok(())
-    })?;
+    let (replayed, last_sequences) = replay(&folder.segments, &mut applier)?;
     if let Some(last) = folder.segments.last() {
         settle(&*last.segment.file, replayed.synced, replayed.end.end).map_err(failed)?;
     }
@@ -369,6 +360,5 @@ fn start(engine: &Arc<Engine>, committer: Committer, indexer: Indexer) -> io::Re
     for thread in threads {
         started.push(thread.inspect_err(|_| engine.end(Ending::Abandon))?);
     }
-    engine.spare_wanted.store(false, Ordering::Relaxed);
     Ok(started)
 }

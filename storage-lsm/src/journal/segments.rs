@@ -14,7 +14,7 @@ use crate::format::segment::{SegmentHeader, segment_name, spare_name};
 use crate::journal::sparse::{Candidate, Choice, Limits, choose};
 
 /// How many segments wait to be used again; more are deleted.
-const SPARES_MAX: usize = 2;
+const SPARES_MAX: usize = 4;
 
 /// A segment file.
 #[derive(Debug)]

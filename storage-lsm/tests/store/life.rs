@@ -126,6 +126,34 @@ fn an_index_that_fell_back_is_made_good_from_the_journal() {
     });
 }
 
+/// So many rows that they go to the index in several batches.
+#[test]
+fn a_long_replay_goes_in_pieces_and_ends_where_the_live_run_was() {
+    run(async {
+        let folder = closed_store(1).await;
+        let large = config(16 << 20);
+        let storage = LsmStorage::open(folder.path(), large).unwrap();
+        let mut partition = open(&storage, P).await;
+        for n in 0..20_u32 {
+            let puts = (0..2_000).map(|row| (key(&format!("row {n} {row}")), Bytes::copy_from_slice(&n.to_le_bytes())));
+            let change = Change { puts: puts.collect(), ..Change::new(partition.epoch, partition.writer.end()) };
+            commit(&mut partition, change).await.unwrap();
+        }
+        let all = async |storage: &LsmStorage| {
+            let reader = storage.reader(P).unwrap();
+            reader.scan(KeyRange::all(), std::num::NonZeroU32::MAX).await.unwrap()
+        };
+        let expected = all(&storage).await;
+        assert_eq!(expected.len(), 40_000);
+        drop((partition, storage));
+        fall_back(&folder);
+        let storage = LsmStorage::open(folder.path(), large).unwrap();
+        assert_eq!(all(&storage).await, expected);
+        storage.close().await.unwrap();
+        assert!(verify(folder.path()).unwrap().damage.is_empty());
+    });
+}
+
 #[test]
 fn an_index_that_is_lost_is_made_anew_as_long_as_the_whole_journal_is_there() {
     run(async {
