@@ -65,8 +65,9 @@ impl Recent {
 
     /// Forgets what lies beyond the log's end.
     pub(crate) fn truncate(&mut self, end: Offset) {
-        while let Some(entry) = self.entries.pop_back_if(|entry| entry.base >= end) {
-            self.bytes -= u64::from(entry.row.place.length);
+        while self.entries.back().is_some_and(|entry| entry.base >= end) {
+            let popped = self.entries.pop_back();
+            self.bytes -= popped.map_or(0, |entry| u64::from(entry.row.place.length));
         }
     }
 
