@@ -26,5 +26,7 @@ pub(crate) fn take_over() {
 }
 
 fn words<'a>(panic: &'a PanicHookInfo<'_>) -> &'a str {
-    panic.payload_as_str().unwrap_or("no words")
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied());
+    text.unwrap_or("no words")
 }
