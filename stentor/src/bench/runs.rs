@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::report::{Report, rounded};
+use super::report::{Asked, Report, rounded};
 use crate::output::{Table, bytes_text, count_text};
 
 /// A figure of several runs.
@@ -40,6 +40,7 @@ pub(super) struct Summary {
     work: String,
     storage: String,
     durability: String,
+    asked: Asked,
     runs: usize,
     messages_per_second: Spread,
     megabytes_per_second: Spread,
@@ -66,6 +67,7 @@ impl Summary {
             work: first.work.clone(),
             storage: first.storage.clone(),
             durability: first.durability.clone(),
+            asked: first.asked.clone(),
             runs: reports.len(),
             messages_per_second: all(&|report| report.messages_per_second)?,
             megabytes_per_second: all(&|report| report.megabytes_per_second)?,

@@ -28,6 +28,10 @@ impl Latencies {
 
     /// Adds as many that are the same.
     pub(crate) fn record_many(&mut self, latency: Duration, count: u64) {
+        // None of a latency would still become the longest.
+        if count == 0 {
+            return;
+        }
         let micros = u64::try_from(latency.as_micros()).unwrap_or(LATENCY_MICROS_MAX);
         self.0.saturating_record_n(micros.clamp(1, LATENCY_MICROS_MAX), count);
     }
@@ -98,6 +102,14 @@ mod tests {
         }
         some.merge(&others);
         assert_eq!(some.percentiles(), Percentiles { p50: 500, p99: 990, p999: 999, max: 1_000 });
+    }
+
+    #[test]
+    fn none_of_a_latency_changes_nothing() {
+        let mut latencies = Latencies::new().unwrap();
+        latencies.record_many(Duration::from_micros(7), 3);
+        latencies.record_many(Duration::from_secs(7), 0);
+        assert_eq!(latencies.percentiles().max, 7);
     }
 
     #[test]
