@@ -230,14 +230,8 @@ impl RecordBatch {
     /// The first rule that is broken.
     pub fn validate(&self, message_bytes_max: u32) -> Result<(), BatchError> {
         let raw_bytes_max = message_bytes_max.saturating_add(crate::limits::BATCH_BYTES_SLACK);
-        let mut records = self.records(raw_bytes_max)?;
-        for record in &mut records {
-            let bytes = record?.bytes();
-            if bytes > message_bytes_max as usize {
-                return Err(BatchError::MessageTooLarge { bytes, bytes_max: message_bytes_max });
-            }
-        }
-        records.finish()
+        let raw = self.header.compression.decompress(&self.payload, self.header.raw_bytes, raw_bytes_max)?;
+        record::look_at_all(&raw, self.header.count, message_bytes_max)
     }
 }
 

@@ -5,6 +5,8 @@
 //! bytes) if any; tag likewise; the two times (u64, little-endian) if any; number of headers, each a name and a value
 //! (length, bytes); body (length, bytes).
 
+use std::ops::Deref;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::{BatchError, Text};
@@ -15,6 +17,8 @@ const HAS_KEY: u8 = 1;
 const HAS_TAG: u8 = 2;
 const HAS_DELIVER_AT: u8 = 4;
 const HAS_EXPIRES_AT: u8 = 8;
+
+const LEFT_OVER: &str = "the batch does not end with its last record";
 
 /// A message. Its parts share the bytes they were read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,17 +66,8 @@ impl Record {
     /// # Errors
     /// [`BatchError::Limit`], naming the part that is beyond its ceiling.
     pub fn check(&self) -> Result<(), BatchError> {
-        let limits = [
-            ("a key", self.key.as_ref().map_or(0, Bytes::len), MESSAGE_KEY_BYTES_MAX),
-            ("a tag", self.tag.as_ref().map_or(0, |tag| tag.len()), MESSAGE_TAG_BYTES_MAX),
-            ("a number of headers", self.headers.len(), MESSAGE_HEADERS_MAX),
-        ];
-        for (what, found, limit) in limits {
-            if found > limit as usize {
-                return Err(BatchError::Limit { what, found, limit: limit as usize });
-            }
-        }
-        Ok(())
+        let key = self.key.as_ref().map_or(0, Bytes::len);
+        check_lengths(key, self.tag.as_ref().map_or(0, |tag| tag.as_bytes().len()), self.headers.len())
     }
 
     /// Appends the record to `out`.
@@ -119,39 +114,135 @@ impl Record {
 
     /// Reads the record at the front of `from`.
     fn decode(from: &mut Bytes, first_timestamp: Timestamp) -> Result<Self, BatchError> {
-        let mut rest = take_block(from)?;
-        let flags = take(&mut rest, 1)?[0];
-        if flags & !(HAS_KEY | HAS_TAG | HAS_DELIVER_AT | HAS_EXPIRES_AT) != 0 {
-            return Err(BatchError::Record("an unknown flag is set"));
-        }
-        let delta = unzigzag(take_varint(&mut rest)?);
-        let timestamp = Timestamp(first_timestamp.0.wrapping_add(delta.cast_unsigned()));
-        let id = MessageId::from_bytes(&take_block(&mut rest)?)?;
-        let key = (flags & HAS_KEY != 0).then(|| take_block(&mut rest)).transpose()?;
-        let tag = (flags & HAS_TAG != 0).then(|| take_text(&mut rest)).transpose()?;
-        let mut time = |bit: u8| {
-            let time = (flags & bit != 0).then(|| take(&mut rest, 8).map(|mut bytes| Timestamp(bytes.get_u64_le())));
-            time.transpose()
-        };
-        let deliver_at = time(HAS_DELIVER_AT)?;
-        let expires_at = time(HAS_EXPIRES_AT)?;
-        let count = take_varint(&mut rest)?;
-        if count > u64::from(MESSAGE_HEADERS_MAX) {
-            return Err(BatchError::Record("there are too many headers"));
-        }
-        // Not reserved ahead: the count is only a claim.
+        // Not reserved ahead: their count is only a claim.
         let mut headers = Vec::new();
-        for _ in 0..count {
-            headers.push(RecordHeader { name: take_text(&mut rest)?, value: take_block(&mut rest)? });
-        }
-        let body = take_block(&mut rest)?;
-        if !rest.is_empty() {
-            return Err(BatchError::Record("bytes are left over"));
-        }
+        let parsed = parse(from, |name, value| headers.push(RecordHeader { name, value }))?;
+        let Parsed { delta, id, key, tag, body, deliver_at, expires_at } = parsed;
+        let id = MessageId::from_bytes(&id)?;
+        let timestamp = Timestamp(first_timestamp.0.wrapping_add(delta.cast_unsigned()));
         let record = Self { id, timestamp, key, tag, headers, body, deliver_at, expires_at };
         record.check()?;
         Ok(record)
     }
+}
+
+/// The parts of a record as they lie.
+struct Parsed<B: Piece> {
+    delta: i64,
+    id: B,
+    key: Option<B>,
+    tag: Option<B::Text>,
+    body: B,
+    deliver_at: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
+}
+
+/// Bytes that a record is read from: shared, when its parts are kept, or borrowed, when they are only looked at.
+trait Piece: Buf + Deref<Target = [u8]> {
+    type Text;
+
+    /// Takes the first `count` bytes off; there are so many.
+    fn cut(&mut self, count: usize) -> Self;
+
+    /// As text, if it is UTF-8.
+    fn text(self) -> Option<Self::Text>;
+}
+
+impl Piece for Bytes {
+    type Text = Text;
+
+    fn cut(&mut self, count: usize) -> Self {
+        self.split_to(count)
+    }
+
+    fn text(self) -> Option<Text> {
+        Text::from_utf8(self)
+    }
+}
+
+impl<'a> Piece for &'a [u8] {
+    type Text = &'a str;
+
+    fn cut(&mut self, count: usize) -> Self {
+        let (taken, rest) = self.split_at(count);
+        *self = rest;
+        taken
+    }
+
+    fn text(self) -> Option<&'a str> {
+        str::from_utf8(self).ok()
+    }
+}
+
+/// Reads the record at the front of `from`, and shows its headers one by one.
+fn parse<B: Piece>(from: &mut B, mut header: impl FnMut(B::Text, B)) -> Result<Parsed<B>, BatchError> {
+    let mut rest = take_block(from)?;
+    let flags = take(&mut rest, 1)?[0];
+    if flags & !(HAS_KEY | HAS_TAG | HAS_DELIVER_AT | HAS_EXPIRES_AT) != 0 {
+        return Err(BatchError::Record("an unknown flag is set"));
+    }
+    let delta = unzigzag(take_varint(&mut rest)?);
+    let id = take_block(&mut rest)?;
+    let key = (flags & HAS_KEY != 0).then(|| take_block(&mut rest)).transpose()?;
+    let tag = (flags & HAS_TAG != 0).then(|| take_text(&mut rest)).transpose()?;
+    let mut time = |bit: u8| {
+        let time = (flags & bit != 0).then(|| take(&mut rest, 8).map(|mut bytes| Timestamp(bytes.get_u64_le())));
+        time.transpose()
+    };
+    let deliver_at = time(HAS_DELIVER_AT)?;
+    let expires_at = time(HAS_EXPIRES_AT)?;
+    let count = take_varint(&mut rest)?;
+    if count > u64::from(MESSAGE_HEADERS_MAX) {
+        return Err(BatchError::Record("there are too many headers"));
+    }
+    for _ in 0..count {
+        header(take_text(&mut rest)?, take_block(&mut rest)?);
+    }
+    let body = take_block(&mut rest)?;
+    if !rest.is_empty() {
+        return Err(BatchError::Record("bytes are left over"));
+    }
+    Ok(Parsed { delta, id, key, tag, body, deliver_at, expires_at })
+}
+
+/// Looks at the record at the front of `from` as [`Record::decode`] does, keeping nothing of it. Returns what counts
+/// against the limit of a message.
+fn look(from: &mut &[u8]) -> Result<usize, BatchError> {
+    let mut bytes = 0;
+    let parsed = parse(from, |name, value| bytes += name.len() + value.len())?;
+    // A marked UUID needs no more than its length; any other id is rare, and made into one to see whether it does.
+    if parsed.id.len() != 17 || parsed.id[0] != 0 {
+        MessageId::from_bytes(parsed.id)?;
+    }
+    let (key, tag) = (parsed.key.map_or(0, <[u8]>::len), parsed.tag.map_or(0, str::len));
+    check_lengths(key, tag, 0)?;
+    Ok(bytes + key + tag + parsed.body.len())
+}
+
+/// Looks at all `count` records of a batch; none may be beyond `message_bytes_max`, and nothing may lie behind them.
+pub(super) fn look_at_all(mut raw: &[u8], count: u32, message_bytes_max: u32) -> Result<(), BatchError> {
+    for _ in 0..count {
+        let bytes = look(&mut raw)?;
+        if bytes > message_bytes_max as usize {
+            return Err(BatchError::MessageTooLarge { bytes, bytes_max: message_bytes_max });
+        }
+    }
+    if raw.is_empty() { Ok(()) } else { Err(BatchError::Record(LEFT_OVER)) }
+}
+
+/// Checks the ceilings of the format.
+fn check_lengths(key: usize, tag: usize, headers: usize) -> Result<(), BatchError> {
+    let limits = [
+        ("a key", key, MESSAGE_KEY_BYTES_MAX),
+        ("a tag", tag, MESSAGE_TAG_BYTES_MAX),
+        ("a number of headers", headers, MESSAGE_HEADERS_MAX),
+    ];
+    for (what, found, limit) in limits {
+        if found > limit as usize {
+            return Err(BatchError::Limit { what, found, limit: limit as usize });
+        }
+    }
+    Ok(())
 }
 
 /// The records of a batch, in order. After an error nothing more comes.
@@ -172,11 +263,7 @@ impl Records {
     /// # Errors
     /// When bytes are left over behind the last record, or records are still to come.
     pub fn finish(self) -> Result<(), BatchError> {
-        if self.left == 0 && self.rest.is_empty() {
-            Ok(())
-        } else {
-            Err(BatchError::Record("the batch does not end with its last record"))
-        }
+        if self.left == 0 && self.rest.is_empty() { Ok(()) } else { Err(BatchError::Record(LEFT_OVER)) }
     }
 }
 
@@ -223,14 +310,14 @@ fn put_block(out: &mut BytesMut, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-fn take(from: &mut Bytes, count: usize) -> Result<Bytes, BatchError> {
+fn take<B: Piece>(from: &mut B, count: usize) -> Result<B, BatchError> {
     if count > from.len() {
         return Err(BatchError::Truncated);
     }
-    Ok(from.split_to(count))
+    Ok(from.cut(count))
 }
 
-fn take_varint(from: &mut Bytes) -> Result<u64, BatchError> {
+fn take_varint<B: Piece>(from: &mut B) -> Result<u64, BatchError> {
     let mut n = 0;
     for shift in (0..64).step_by(7) {
         let byte = from.first().copied().ok_or(BatchError::Truncated)?;
@@ -247,11 +334,11 @@ fn take_varint(from: &mut Bytes) -> Result<u64, BatchError> {
     Err(BatchError::Record("a number is too large"))
 }
 
-fn take_block(from: &mut Bytes) -> Result<Bytes, BatchError> {
+fn take_block<B: Piece>(from: &mut B) -> Result<B, BatchError> {
     let length = take_varint(from)?;
     take(from, usize::try_from(length).map_err(|_| BatchError::Truncated)?)
 }
 
-fn take_text(from: &mut Bytes) -> Result<Text, BatchError> {
-    Text::from_utf8(take_block(from)?).ok_or(BatchError::Record("a text is not UTF-8"))
+fn take_text<B: Piece>(from: &mut B) -> Result<B::Text, BatchError> {
+    take_block(from)?.text().ok_or(BatchError::Record("a text is not UTF-8"))
 }

@@ -60,6 +60,25 @@ proptest! {
     }
 
     #[test]
+    fn looking_at_records_finds_fault_with_those_that_do_not_decode_and_with_no_others(
+        records in vec(record(), 1..4), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in 0_usize..3,
+    ) {
+        let mut raw = build(&records, Compression::None).payload().to_vec();
+        let at = at.index(raw.len());
+        raw[at] = byte;
+        raw.truncate(raw.len() - cut);
+        let count = records.len() as u32;
+        let mut decoded = Records::new(raw.clone().into(), count, Timestamp(0));
+        let sizes: Result<Vec<usize>, _> = (&mut decoded).map(|record| record.map(|record| record.bytes())).collect();
+        let largest = sizes.and_then(|sizes| decoded.finish().map(|()| sizes.into_iter().max().unwrap_or(0)));
+        prop_assert_eq!(record::look_at_all(&raw, count, u32::MAX).is_ok(), largest.is_ok());
+        if let Ok(largest) = largest {
+            prop_assert!(largest == 0 || record::look_at_all(&raw, count, largest as u32 - 1).is_err());
+            prop_assert_eq!(record::look_at_all(&raw, count, largest as u32), Ok(()));
+        }
+    }
+
+    #[test]
     fn a_flipped_bit_is_found(records in vec(record(), 1..5), compression in compression(), at in any::<prop::sample::Index>()) {
         let bytes = build(&records, compression).to_bytes();
         // The broker's sixteen bytes in front are covered by the journal, not by the batch.
