@@ -18,6 +18,11 @@ pub struct LsmConfig {
     pub sparse_slack: u32,
     /// How long the committer is idle before it appends an empty group, which says that all before it is synced.
     pub idle_group_after: Duration,
+    /// With so many bytes waiting the next group is written while the one before is being synced. With less it is better to
+    /// let more gather: each group is padded to whole pages, and a sync costs about the same whatever it covers.
+    pub write_ahead_bytes: u64,
+    /// How much of what was written last stays in the page cache; more of it is given back to the kernel.
+    pub warm_bytes: u64,
     /// The index rotates its memtable from this size on. Recovery of the index follows it.
     pub memtable_bytes: u64,
     /// The index's cache.
@@ -34,6 +39,8 @@ impl Default for LsmConfig {
             disk_reserve: 64 << 20,
             sparse_slack: 4,
             idle_group_after: Duration::from_millis(20),
+            write_ahead_bytes: 1 << 20,
+            warm_bytes: 256 << 20,
             memtable_bytes: 12 << 20,
             cache_bytes: 64 << 20,
             seed: 0,

@@ -1,7 +1,7 @@
 //! What writers, readers and the threads share.
 //!
-//! Threads: the committer writes the journal, the indexer follows with the index, the keeper watches the room on the disk,
-//! the rewriter moves what is owed in sparse segments.
+//! Threads: the committer writes the journal, the syncer syncs it and answers, the indexer follows with the index, the
+//! keeper watches the room on the disk, the rewriter moves what is owed in sparse segments.
 //! Locks, in the order in which they may be held together: the watches, the map of partitions, a partition's state, the
 //! queue. All others are leaves.
 //! No lock is held across I/O but where its field says so.
@@ -71,6 +71,8 @@ pub(crate) struct Engine {
     pub(crate) rewritten_bytes: AtomicU64,
     /// What the index and the reserve take on disk.
     pub(crate) other_bytes: AtomicU64,
+    /// How large the groups of the active segment are on average.
+    pub(crate) group_bytes: AtomicU64,
     /// How urgently the next segment should be made ready: a [`SpareWanted`].
     spare_wanted: AtomicU8,
     /// Whether the index should be flushed for the sake of a segment that waits for nothing else.
@@ -141,6 +143,7 @@ impl Engine {
             damage: Damage::default(),
             rewritten_bytes: AtomicU64::new(0),
             other_bytes: AtomicU64::new(0),
+            group_bytes: AtomicU64::new(0),
             spare_wanted: AtomicU8::new(SpareWanted::No as u8),
             flush_wanted: AtomicBool::new(false),
         }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use stentor_core::storage::StorageError;
 
-use crate::disk::Space;
+use crate::disk::{DiskFile, Space};
 use crate::engine::{Engine, SpareWanted};
-use crate::format::segment::RESERVE_NAME;
+use crate::format::segment::{RESERVE_NAME, spare_name};
 use crate::journal::segments::Spare;
 use crate::room::{Level, Limits, level};
 
@@ -27,11 +27,16 @@ const LOOK_RARELY: Duration = Duration::from_secs(1);
 /// … which is room for so many segments. The committer rings whenever it comes to the half of one.
 const FAR_SEGMENTS: u64 = 16;
 
-/// How much of a spare is written in one piece, …
-const ZEROS_BYTES: usize = 1 << 20;
+/// How much of a spare is written and synced in one piece: about as much as the disk takes in a millisecond.
+const ZEROS_BYTES: usize = 512 << 10;
 
-/// … and how much is synced at once: publishers' syncs wait behind it.
-const ZEROS_SYNCED_BYTES: u64 = 8 << 20;
+/// From this size of groups on, a spare is not written beforehand. Syncing into a file that was written before is twice as
+/// fast as into one that was only reserved, which counts while groups are small; large ones hardly gain, and the zeros would
+/// take half of what the disk can write (measured: publishers got a third more without).
+const LARGE_GROUP_BYTES: u64 = 256 << 10;
+
+/// The least that is written at a look.
+const FILL_BYTES_MIN: u64 = 2 << 20;
 
 /// The reserve takes at most this part of the file system.
 const RESERVE_SHARE: u64 = 16;
@@ -51,59 +56,162 @@ pub(crate) fn floor(space: Space) -> u64 {
     FLOOR_BYTES.min(space.total / FLOOR_SHARE)
 }
 
-/// Watches until the store ends.
-pub(crate) fn run(engine: &Engine) {
-    let mut low_looks = 0;
-    loop {
-        let next = look(engine, &mut low_looks).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the room on the disk cannot be looked after");
-            LOOK_EVERY
-        });
-        if !engine.keeper.wait(Some(next)) {
-            return;
-        }
-    }
+/// Watches the room.
+pub(crate) struct Keeper {
+    engine: Arc<Engine>,
+    /// For so many looks in a row there was less than the floor, and no reserve.
+    low_looks: u32,
+    /// What was left in the active segment at the last look, and what is taken of it from one look to the next while they
+    /// are frequent.
+    left: u64,
+    taken: u64,
+    /// Until the next look.
+    pause: Duration,
+    /// The next segment, while zeros are written into it.
+    filling: Option<Filling>,
 }
 
-/// Looks at the room once, and does what follows. Returns when to look again.
-pub(crate) fn look(engine: &Engine, low_looks: &mut u32) -> io::Result<Duration> {
-    let space = engine.disk.space()?;
-    let low = space.free < floor(space);
-    let mut reserve = reserve_whole(engine, reserve_bytes(engine, space))?;
-    *low_looks = if low && !reserve { *low_looks + 1 } else { 0 };
-    if reserve && low {
-        give_up_reserve(engine)?;
-        reserve = false;
-    } else if *low_looks > LOW_LOOKS_MAX {
-        engine.poison(FULL);
-    } else if !reserve && below_watermark(engine, space, reserve_bytes(engine, space)) {
-        reserve = make_reserve(engine, reserve_bytes(engine, space))?;
+/// A spare that is being written beforehand.
+struct Filling {
+    spare: Spare,
+    file: Arc<dyn DiskFile>,
+    position: u64,
+}
+
+impl Keeper {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine, low_looks: 0, left: 0, taken: 0, pause: LOOK_EVERY, filling: None }
     }
-    let space = engine.disk.space()?;
-    let (_, spare) = engine.segments.spares();
-    let limits = Limits { watermark: engine.config.disk_watermark, segment_bytes: engine.segment_bytes };
-    let level = level(space, limits, spare, reserve);
-    let before = std::mem::replace(&mut engine.queue.state().room.level, level);
-    if before != level {
-        tracing::info!(?level, free = space.free, total = space.total, "room on the disk");
+
+    /// Watches until the store ends. What was not filled by then is deleted at the next start.
+    pub(crate) fn run(mut self) {
+        loop {
+            if let Err(error) = self.look() {
+                tracing::warn!(%error, "the room on the disk cannot be looked after");
+                self.pause = LOOK_EVERY;
+            }
+            if !self.engine.keeper.wait(Some(self.pause)) {
+                return;
+            }
+        }
     }
-    if level != Level::Plenty {
-        // On a disk without room nothing may happen but this, which makes some.
-        engine.rewriter.ring();
+
+    /// Looks at the room once, and does what follows.
+    pub(crate) fn look(&mut self) -> io::Result<()> {
+        let engine = self.engine.clone();
+        let space = engine.disk.space()?;
+        let low = space.free < floor(space);
+        let mut reserve = reserve_whole(&engine, reserve_bytes(&engine, space))?;
+        self.low_looks = if low && !reserve { self.low_looks + 1 } else { 0 };
+        if reserve && low {
+            give_up_reserve(&engine)?;
+            reserve = false;
+        } else if self.low_looks > LOW_LOOKS_MAX {
+            engine.poison(FULL);
+        } else if !reserve && below_watermark(&engine, space, reserve_bytes(&engine, space)) {
+            reserve = make_reserve(&engine, reserve_bytes(&engine, space))?;
+        }
+        let space = engine.disk.space()?;
+        let (_, spare) = engine.segments.spares();
+        let limits = Limits { watermark: engine.config.disk_watermark, segment_bytes: engine.segment_bytes };
+        let level = level(space, limits, spare, reserve);
+        let (before, left) = {
+            let room = &mut engine.queue.state().room;
+            (std::mem::replace(&mut room.level, level), room.active_left)
+        };
+        if before != level {
+            tracing::info!(?level, free = space.free, total = space.total, "room on the disk");
+        }
+        if level != Level::Plenty {
+            // On a disk without room nothing may happen but this, which makes some.
+            engine.rewriter.ring();
+        }
+        if left < self.left && self.pause == LOOK_EVERY {
+            self.taken = self.left - left;
+        }
+        self.left = left;
+        self.prepare(level)?;
+        let far = level == Level::Plenty && below_watermark(&engine, space, FAR_SEGMENTS * engine.segment_bytes);
+        self.pause = if far && self.filling.is_none() { LOOK_RARELY } else { LOOK_EVERY };
+        let index = engine.reading::<_, StorageError>(|index| Ok(index.bytes())).unwrap_or(0);
+        let reserve = if reserve { reserve_bytes(&engine, space) } else { 0 };
+        engine.other_bytes.store(index + reserve, Ordering::Relaxed);
+        Ok(())
     }
-    if level == Level::Plenty && engine.segments.spares().0 == 0 {
+
+    /// Makes the next segment ready, if one is wanted and none is there.
+    fn prepare(&mut self, level: Level) -> io::Result<()> {
+        let engine = self.engine.clone();
+        if let Some(mut filling) = self.filling.take() {
+            if let Err(error) = self.fill(&mut filling) {
+                drop(filling.file);
+                engine.disk.delete(&spare_name(filling.spare.generation))?;
+                return Err(error);
+            }
+            if filling.position < filling.spare.bytes {
+                self.filling = Some(filling);
+            } else {
+                engine.segments.add_spare(filling.spare);
+            }
+            return Ok(());
+        }
+        if level != Level::Plenty || engine.segments.spares().0 > 0 {
+            return Ok(());
+        }
         match engine.spare_wanted() {
             SpareWanted::No => {}
             // A flush lets go of a segment that was written before, for nothing.
             SpareWanted::Soon if engine.segments.any_free() => engine.flush_wanted.store(true, Ordering::Relaxed),
-            SpareWanted::Soon | SpareWanted::Now => make_spare(engine)?,
+            SpareWanted::Soon | SpareWanted::Now => {
+                let spare = Spare { generation: engine.next_generation(), bytes: engine.segment_bytes };
+                let file = reserved(&engine, spare)?;
+                if engine.group_bytes.load(Ordering::Relaxed) < LARGE_GROUP_BYTES {
+                    self.filling = Some(Filling { spare, file, position: 0 });
+                } else {
+                    engine.segments.add_spare(spare);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes some zeros: so many that the spare is ready before the active segment is full, if that goes on filling as it
+    /// does, and little at a time, because whoever waits for a sync waits for what is under way as well.
+    fn fill(&self, filling: &mut Filling) -> io::Result<()> {
+        let more = filling.spare.bytes - filling.position;
+        let needed = u128::from(self.taken) * u128::from(more) * 3 / (2 * u128::from(self.left.max(1)));
+        let bytes = u64::try_from(needed).unwrap_or(u64::MAX).max(FILL_BYTES_MIN).min(more);
+        write_zeros(&*filling.file, filling.position, filling.position + bytes)?;
+        filling.position += bytes;
+        filling.file.not_needed(0, filling.position);
+        Ok(())
+    }
+}
+
+/// Writes zeros over a part of a file, and syncs them.
+pub(crate) fn write_zeros(file: &dyn DiskFile, mut position: u64, end: u64) -> io::Result<()> {
+    let zeros = vec![0; ZEROS_BYTES];
+    while position < end {
+        let piece = ZEROS_BYTES.min(usize::try_from(end - position).unwrap_or(ZEROS_BYTES));
+        file.write_at(position, &[&zeros[..piece]])?;
+        file.sync()?;
+        position += piece as u64;
+    }
+    Ok(())
+}
+
+/// Makes a spare's file, in its full length.
+fn reserved(engine: &Engine, spare: Spare) -> io::Result<Arc<dyn DiskFile>> {
+    let name = spare_name(spare.generation);
+    let file = engine.disk.create(&name)?;
+    match file.reserve(spare.bytes).and_then(|()| file.sync()) {
+        Ok(()) => Ok(file),
+        Err(error) => {
+            drop(file);
+            engine.disk.delete(&name)?;
+            Err(error)
         }
     }
-    let index = engine.reading::<_, StorageError>(|index| Ok(index.bytes())).unwrap_or(0);
-    let reserve = if reserve { reserve_bytes(engine, space) } else { 0 };
-    engine.other_bytes.store(index + reserve, Ordering::Relaxed);
-    let far = level == Level::Plenty && below_watermark(engine, space, FAR_SEGMENTS * engine.segment_bytes);
-    Ok(if far { LOOK_RARELY } else { LOOK_EVERY })
 }
 
 fn below_watermark(engine: &Engine, space: Space, more: u64) -> bool {
@@ -152,43 +260,4 @@ pub(crate) fn give_up_reserve(engine: &Engine) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Writes the next segment beforehand: syncing into a file that was written before is twice as fast as into a new one.
-fn make_spare(engine: &Engine) -> io::Result<()> {
-    let generation = engine.next_generation();
-    let name = crate::format::segment::spare_name(generation);
-    let file = engine.disk.create(&name)?;
-    let written = write_zeros(&*file, engine.segment_bytes);
-    match written {
-        Ok(()) => {
-            engine.segments.add_spare(Spare { generation, bytes: engine.segment_bytes });
-            Ok(())
-        }
-        Err(error) => {
-            drop(file);
-            engine.disk.delete(&name)?;
-            Err(error)
-        }
-    }
-}
-
-fn write_zeros(file: &dyn crate::disk::DiskFile, bytes: u64) -> io::Result<()> {
-    file.reserve(bytes)?;
-    let zeros = vec![0; ZEROS_BYTES];
-    let mut position = 0;
-    while position < bytes {
-        let piece = ZEROS_BYTES.min(usize::try_from(bytes - position).unwrap_or(ZEROS_BYTES));
-        file.write_at(position, &[&zeros[..piece]])?;
-        position += piece as u64;
-        if position % ZEROS_SYNCED_BYTES == 0 {
-            file.sync()?;
-        }
-    }
-    file.sync()
-}
-
-/// For a thread that owns its share of the engine.
-pub(crate) fn run_owned(engine: Arc<Engine>) {
-    run(&engine);
 }

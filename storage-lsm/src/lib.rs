@@ -1,8 +1,8 @@
 //! Partitions in a shared journal with an LSM index: an LSM store with its values apart, as WiscKey does.
 //!
 //! The bytes of every change are written once, into the node's **journal**: append-only segment files shared by all
-//! partitions of the node. One *committer* (a thread of its own) takes every waiting change, writes them as one group,
-//! syncs once for all of them and answers. An *indexer* (another thread) follows with the **index**, an LSM tree that
+//! partitions of the node. One *committer* (a thread of its own) takes every waiting change and writes them as one
+//! group; the *syncer* syncs once for all of them and answers, while the committer, under load, writes the next group. An *indexer* (another thread) follows with the **index**, an LSM tree that
 //! holds what must be ordered and looked up: a row for each record batch, the rows of the tables, the live bytes of each
 //! segment. Until the indexer has come by, readers are served from memory. Recovery reads the position that the index
 //! reflects and replays the journal from there.
@@ -80,7 +80,9 @@ mod rewriter;
 mod room;
 mod snapshot;
 mod storage;
+mod syncer;
 mod verify;
+mod warm;
 mod writer;
 
 pub use config::LsmConfig;

@@ -25,8 +25,10 @@ use crate::index::Index;
 use crate::indexer::Indexer;
 use crate::journal::scan::{Evidence, Stop, read_groups, search_synced_through};
 use crate::journal::segments::{Segment, Segments, Spare, begin_segment};
+use crate::keeper::Keeper;
 use crate::partition::{Location, Partition};
 use crate::queue::Ending;
+use crate::syncer::Syncer;
 
 /// A batch of the index in replay has about so many rows.
 const REPLAY_ROWS_MAX: usize = 16 << 10;
@@ -262,10 +264,12 @@ pub(crate) fn open(
         next_sequence: replayed.next_sequence,
     }));
     let segment = begin(&engine, &replayed).map_err(failed)?;
-    crate::keeper::look(&engine, &mut 0).map_err(failed)?;
-    let committer = Committer::new(engine.clone(), segment, replayed.next_sequence);
+    let mut keeper = Keeper::new(engine.clone());
+    keeper.look().map_err(failed)?;
+    let syncer = Arc::new(Syncer::new(engine.clone()));
+    let committer = Committer::new(engine.clone(), syncer.clone(), segment, replayed.next_sequence);
     let indexer = Indexer::new(engine.clone(), index, applier);
-    let threads = start(&engine, committer, indexer).map_err(failed)?;
+    let threads = start(&engine, keeper, committer, syncer, indexer).map_err(failed)?;
     Ok((engine, threads))
 }
 
@@ -307,13 +311,17 @@ fn begin(engine: &Arc<Engine>, replayed: &Replayed) -> io::Result<Arc<Segment>> 
             let name = crate::format::segment::spare_name(generation);
             (engine.disk.open(&name)?, name, bytes)
         }
-        None => match create_file(engine, room_for_first(engine)?) {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                crate::keeper::give_up_reserve(engine)?;
-                create_file(engine, engine.segment_bytes.min(SMALL_SEGMENT_BYTES))?
-            }
-            other => other?,
-        },
+        None => {
+            let first = match create_file(engine, room_for_first(engine)?) {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    crate::keeper::give_up_reserve(engine)?;
+                    create_file(engine, engine.segment_bytes.min(SMALL_SEGMENT_BYTES))?
+                }
+                other => other?,
+            };
+            crate::keeper::write_zeros(&*first.0, 0, first.2)?;
+            first
+        }
     };
     let header = SegmentHeader {
         store: engine.store,
@@ -326,20 +334,29 @@ fn begin(engine: &Arc<Engine>, replayed: &Replayed) -> io::Result<Arc<Segment>> 
     Ok(segment)
 }
 
-/// A whole segment, unless that would leave the index without room.
+/// How large the first segment is where no spare is left: not so large that writing it beforehand, without which syncs
+/// take twice as long, would hold up the opening.
 fn room_for_first(engine: &Engine) -> io::Result<u64> {
     let space = engine.disk.space()?;
-    let whole = space.free >= engine.segment_bytes + crate::keeper::floor(space);
-    Ok(if whole { engine.segment_bytes } else { engine.segment_bytes.min(SMALL_SEGMENT_BYTES) })
+    let whole = space.free >= FIRST_SEGMENT_BYTES + crate::keeper::floor(space);
+    Ok(engine.segment_bytes.min(if whole { FIRST_SEGMENT_BYTES } else { SMALL_SEGMENT_BYTES }))
 }
+
+const FIRST_SEGMENT_BYTES: u64 = 8 << 20;
 
 /// What is enough to open on a full disk.
 const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 
-fn start(engine: &Arc<Engine>, committer: Committer, indexer: Indexer) -> io::Result<Vec<std::thread::JoinHandle<()>>> {
+fn start(
+    engine: &Arc<Engine>,
+    keeper: Keeper,
+    committer: Committer,
+    syncer: Arc<Syncer>,
+    indexer: Indexer,
+) -> io::Result<Vec<std::thread::JoinHandle<()>>> {
     let spawn =
         |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(format!("lsm-{name}")).spawn(run);
-    let (kept, rewritten) = (engine.clone(), engine.clone());
+    let rewritten = engine.clone();
     let guarded = |name: &'static str, run: Box<dyn FnOnce() + Send>| -> Box<dyn FnOnce() + Send> {
         let engine = engine.clone();
         Box::new(move || {
@@ -352,9 +369,10 @@ fn start(engine: &Arc<Engine>, committer: Committer, indexer: Indexer) -> io::Re
     };
     let threads = [
         spawn("committer", guarded("committer", Box::new(move || committer.run()))),
+        spawn("syncer", guarded("syncer", Box::new(move || syncer.run()))),
         spawn("indexer", guarded("indexer", Box::new(move || indexer.run()))),
         spawn("rewriter", guarded("rewriter", Box::new(move || crate::rewriter::Rewriter::new(rewritten).run()))),
-        spawn("keeper", guarded("keeper", Box::new(move || crate::keeper::run_owned(kept)))),
+        spawn("keeper", guarded("keeper", Box::new(move || keeper.run()))),
     ];
     let mut started = Vec::new();
     for thread in threads {

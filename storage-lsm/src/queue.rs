@@ -115,6 +115,15 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether at least `bytes` wait.
+    pub(crate) fn holds(&self, bytes: u64) -> bool {
+        let mut sum = 0;
+        self.state().jobs.iter().any(|job| {
+            sum += job.bytes();
+            sum >= bytes
+        })
+    }
+
     /// Waits for jobs, at most `bytes_max` of them together unless the first alone is larger; with `idle` no longer than
     /// that.
     pub(crate) fn take(&self, bytes_max: u64, idle: Option<Duration>) -> Work {

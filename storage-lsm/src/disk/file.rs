@@ -168,6 +168,12 @@ impl DiskFile for OsFile {
         read.is_ok()
     }
 
+    fn not_needed(&self, position: u64, bytes: u64) {
+        if let Some(bytes) = NonZeroU64::new(bytes) {
+            advise(&self.0, position, Some(bytes), Advice::DontNeed);
+        }
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
     }

@@ -118,6 +118,9 @@ pub trait DiskFile: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// Says that this part, which is synced, is not read or written soon. A hint, which may do nothing.
+    fn not_needed(&self, _position: u64, _bytes: u64) {}
+
     /// Makes everything written durable, and the length of the file with it (fdatasync).
     ///
     /// # Errors

@@ -13,6 +13,9 @@ use crate::disk::{Disk, DiskEntry, DiskFile, DiskLock, Space};
 /// What a disk writes as a whole or not at all.
 const SECTOR: usize = 512;
 
+/// How often a sync lets other threads go first.
+const SYNC_YIELDS: u32 = 8;
+
 /// Whether the disk does what a sync asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncHonesty {
@@ -169,6 +172,12 @@ impl State {
     }
 }
 
+/// What a sync covers: nothing that is written after it has begun.
+struct Saved {
+    length: usize,
+    sectors: Vec<(usize, Vec<u8>)>,
+}
+
 impl File {
     fn synced(bytes: Vec<u8>) -> Self {
         Self { now: bytes.clone(), synced: bytes, dirty: BTreeSet::new() }
@@ -185,10 +194,22 @@ impl File {
         }
     }
 
-    fn sync(&mut self) {
-        self.synced.resize(self.now.len(), 0);
-        for sector in std::mem::take(&mut self.dirty) {
-            copy_sector(&self.now, &mut self.synced, sector);
+    /// What a sync that begins now will have saved when it is done.
+    fn begin_sync(&mut self) -> Saved {
+        let content = |sector: usize| {
+            let start = (sector * SECTOR).min(self.now.len());
+            self.now[start..(start + SECTOR).min(self.now.len())].to_vec()
+        };
+        let sectors = self.dirty.iter().map(|sector| (*sector, content(*sector))).collect();
+        self.dirty.clear();
+        Saved { length: self.now.len(), sectors }
+    }
+
+    fn end_sync(&mut self, saved: Saved) {
+        self.synced.resize(self.synced.len().max(saved.length), 0);
+        for (sector, content) in saved.sectors {
+            let start = sector * SECTOR;
+            self.synced[start..start + content.len()].copy_from_slice(&content);
         }
     }
 
@@ -372,18 +393,25 @@ impl DiskFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.with(|state, supply| {
+        let saved = self.with(|state, supply| {
             if state.syncs_to_fail > 0 {
                 state.syncs_to_fail -= 1;
                 return Err(io::Error::other("the sync failed"));
             }
             match (supply, self.disk.honesty) {
-                (Supply::On, SyncHonesty::Honest) => self.of(state)?.sync(),
-                (Supply::On, SyncHonesty::Lying) => {}
-                (Supply::Failing, _) => return Err(off()),
+                (Supply::On, SyncHonesty::Honest) => Ok(Some(self.of(state)?.begin_sync())),
+                (Supply::On, SyncHonesty::Lying) => Ok(None),
+                (Supply::Failing, _) => Err(off()),
             }
-            Ok(())
-        })
+        })?;
+        if let Some(saved) = saved {
+            // So that others write meanwhile, as they do while a real one takes its time.
+            for _ in 0..SYNC_YIELDS {
+                std::thread::yield_now();
+            }
+            self.of(&mut self.disk.lock())?.end_sync(saved);
+        }
+        Ok(())
     }
 }
 
