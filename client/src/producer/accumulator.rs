@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use stentor_core::batch::{BatchBuilder, BatchError, Sequenced};
 use stentor_core::{Compression, Monotonic, PartitionIndex, Record, RecordBatch};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::pending::{BatchOutcome, Ticket, Unresolved};
 
@@ -61,9 +61,23 @@ pub(super) enum Offer {
     Small,
 }
 
+/// Where a message has been put.
+pub(super) struct Pushed {
+    /// Of its batch.
+    pub(super) outcome: Arc<BatchOutcome>,
+    /// Its place there.
+    pub(super) index: u32,
+    /// Whether there is more to offer than before: a batch has begun, or one is closed.
+    pub(super) is_news: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Accumulator {
     limits: Limits,
+    /// What messages take until they are answered.
+    room: Arc<Semaphore>,
+    /// The size of the batch taken last.
+    bytes_before: usize,
     waiting: BTreeMap<Destination, VecDeque<Gathered>>,
     unresolved: Arc<Unresolved>,
     next_number: u64,
@@ -74,11 +88,20 @@ pub(super) struct Accumulator {
 }
 
 impl Accumulator {
-    pub(super) fn new(limits: Limits, unresolved: Arc<Unresolved>) -> Self {
-        Self { limits, waiting: BTreeMap::new(), unresolved, next_number: 0, hurried_below: 0, closed: false }
+    pub(super) fn new(limits: Limits, unresolved: Arc<Unresolved>, room: Arc<Semaphore>) -> Self {
+        Self {
+            limits,
+            room,
+            bytes_before: 0,
+            waiting: BTreeMap::new(),
+            unresolved,
+            next_number: 0,
+            hurried_below: 0,
+            closed: false,
+        }
     }
 
-    /// Adds a message, with the room that it takes. Gives back the batch that it is in and its place there.
+    /// Adds a message, with the room that it takes. The time is asked for only when a batch begins.
     ///
     /// # Errors
     /// When the record is beyond a ceiling of the format.
@@ -86,10 +109,10 @@ impl Accumulator {
         &mut self,
         destination: Destination,
         record: &Record,
-        room: OwnedSemaphorePermit,
-        now: Monotonic,
-    ) -> Result<(Arc<BatchOutcome>, u32), BatchError> {
-        let Self { limits, waiting, unresolved, next_number, .. } = self;
+        room: SemaphorePermit<'_>,
+        now: impl FnOnce() -> Monotonic,
+    ) -> Result<Pushed, BatchError> {
+        let Self { limits, waiting, unresolved, next_number, room: all_room, bytes_before, .. } = self;
         // Checked before anything is begun for it, so that no empty queue is left behind.
         record.check()?;
         let queue = waiting.entry(destination).or_default();
@@ -97,12 +120,15 @@ impl Accumulator {
             // What one more would not fit into is closed.
             last.closed |= last.builder.bytes() + record.bytes() > limits.bytes;
         }
-        if queue.back().is_none_or(|last| last.closed) {
+        let begins = queue.back().is_none_or(|last| last.closed);
+        if begins {
             let mut builder = BatchBuilder::new(limits.compression);
+            // Batches grow and shrink with the load: the next is about as large as the last.
+            builder.reserve((*bytes_before).min(limits.bytes));
             builder.push(record)?;
-            let ticket = Ticket::new(*next_number, unresolved);
+            let ticket = Ticket::new(*next_number, unresolved, all_room);
             *next_number += 1;
-            queue.push_back(Gathered { builder, ticket, begun: now, closed: false });
+            queue.push_back(Gathered { builder, ticket, begun: now(), closed: false });
         } else if let Some(last) = queue.back_mut() {
             last.builder.push(record)?;
         }
@@ -110,7 +136,8 @@ impl Accumulator {
         let Some(last) = queue.back_mut() else { return Err(BatchError::Truncated) };
         last.ticket.take_room(room);
         last.closed |= last.builder.bytes() >= limits.bytes || last.builder.count() >= limits.records;
-        Ok((Arc::clone(last.ticket.outcome()), last.builder.count() - 1))
+        let outcome = Arc::clone(last.ticket.outcome());
+        Ok(Pushed { outcome, index: last.builder.count() - 1, is_news: begins || last.closed })
     }
 
     /// What can be taken now, each destination once, beginning behind `after` so that all get their turn.
@@ -132,6 +159,7 @@ impl Accumulator {
     pub(super) fn take(&mut self, destination: Destination) -> Option<Gathered> {
         let queue = self.waiting.get_mut(&destination)?;
         let first = queue.pop_front();
+        self.bytes_before = first.as_ref().map_or(0, |first| first.builder.bytes());
         if queue.is_empty() {
             self.waiting.remove(&destination);
         }

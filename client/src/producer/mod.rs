@@ -43,7 +43,7 @@ mod settings;
 pub use pending::{PendingSend, Receipt};
 pub use settings::{IN_FLIGHT_BATCHES_MAX, InDoubt};
 
-use accumulator::{Accumulator, Destination, Limits};
+use accumulator::{Accumulator, Destination, Limits, Pushed};
 use driver::{Driver, Shared};
 use lane::Rules;
 use outbox::{Outbox, OutboxParts};
@@ -193,7 +193,9 @@ impl Producer {
             records: settings.batch_records,
             linger: settings.linger,
         };
-        let gathered = Mutex::new(Accumulator::new(limits, Arc::clone(&unresolved)));
+        let in_flight_bytes = settings.in_flight_bytes.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
+        let room = Arc::new(Semaphore::new(in_flight_bytes as usize));
+        let gathered = Mutex::new(Accumulator::new(limits, Arc::clone(&unresolved), Arc::clone(&room)));
         let shared = Arc::new(Shared { gathered, unresolved, wake: Notify::new() });
         let outbox = Outbox::new(OutboxParts {
             producer,
@@ -215,8 +217,6 @@ impl Producer {
             outbox,
         };
         let task = Some(tokio::spawn(driver.run(opened)));
-        let in_flight_bytes = settings.in_flight_bytes.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
-        let room = Arc::new(Semaphore::new(in_flight_bytes as usize));
         Self { link, topic, partition: settings.partition, in_flight_bytes, room, route, shared, task }
     }
 
@@ -251,7 +251,6 @@ impl Producer {
         if bytes_max > 0 && bytes > bytes_max as usize {
             return Err(SendError::TooLarge { bytes, bytes_max, topic: self.topic.to_string() });
         }
-        record.check()?;
         let destination = match (self.partition, &record.key, keyed) {
             (Some(partition), _, _) => Destination::Partition(partition),
             (None, Some(key), Some(keyed)) => Destination::Partition(partition_for_key(key, keyed)),
@@ -259,15 +258,17 @@ impl Producer {
         };
         // What is larger than all the room there is goes alone.
         let room = u32::try_from(bytes + MESSAGE_OVERHEAD_BYTES).unwrap_or(u32::MAX).min(self.in_flight_bytes);
-        let room = Arc::clone(&self.room).acquire_many_owned(room).await.map_err(|_| SendError::Closed)?;
-        let (outcome, index) = {
+        let room = self.room.acquire_many(room).await.map_err(|_| SendError::Closed)?;
+        let Pushed { outcome, index, is_news } = {
             let mut gathered = self.shared.gathered();
             if gathered.is_closed() {
                 return Err(SendError::Closed);
             }
-            gathered.push(destination, &record, room, clock.monotonic())?
+            gathered.push(destination, &record, room, || clock.monotonic())?
         };
-        self.shared.wake.notify_one();
+        if is_news {
+            self.shared.wake.notify_one();
+        }
         Ok(PendingSend { id: record.id, topic: self.topic.clone(), outcome, index })
     }
 

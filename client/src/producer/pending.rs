@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use stentor_core::{MessageId, Offset, PartitionIndex, TopicName};
 use stentor_protocol::error::ErrorCode;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::{BrokerError, SendError};
 use crate::outcome::Outcome;
@@ -103,15 +103,16 @@ pub(super) struct Ticket {
     number: u64,
     outcome: Arc<BatchOutcome>,
     unresolved: Arc<Unresolved>,
-    room: Option<OwnedSemaphorePermit>,
+    /// Where the room came from, and how much.
+    room: (Arc<Semaphore>, usize),
     resolved: bool,
 }
 
 impl Ticket {
-    pub(super) fn new(number: u64, unresolved: &Arc<Unresolved>) -> Self {
+    pub(super) fn new(number: u64, unresolved: &Arc<Unresolved>, room: &Arc<Semaphore>) -> Self {
         let outcome = Outcome::new();
         unresolved.lock().insert(number, Arc::clone(&outcome));
-        Self { number, outcome, unresolved: Arc::clone(unresolved), room: None, resolved: false }
+        Self { number, outcome, unresolved: Arc::clone(unresolved), room: (Arc::clone(room), 0), resolved: false }
     }
 
     pub(super) const fn outcome(&self) -> &Arc<BatchOutcome> {
@@ -123,11 +124,9 @@ impl Ticket {
     }
 
     /// Adds the room of one more message, which is given back when the ticket is dropped.
-    pub(super) fn take_room(&mut self, room: OwnedSemaphorePermit) {
-        match &mut self.room {
-            Some(all) => all.merge(room),
-            none => *none = Some(room),
-        }
+    pub(super) fn take_room(&mut self, room: SemaphorePermit<'_>) {
+        self.room.1 += room.num_permits();
+        room.forget();
     }
 
     /// Whether it has been said what became of the batch.
@@ -149,5 +148,7 @@ impl Drop for Ticket {
             let reason = BrokerError::new(ErrorCode::OutcomeUnknown, "the producer ended before an answer came");
             self.resolve(Err(SendError::OutcomeUnknown { reason }));
         }
+        let (room, taken) = &self.room;
+        room.add_permits(*taken);
     }
 }

@@ -52,6 +52,11 @@ impl BatchBuilder {
         Ok(())
     }
 
+    /// Takes memory for `bytes` of records in all, uncompressed, so that it need not grow step by step.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.raw.reserve(bytes.saturating_sub(self.raw.len()));
+    }
+
     /// How many records are in it.
     #[must_use]
     pub const fn count(&self) -> u32 {

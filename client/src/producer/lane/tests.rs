@@ -3,6 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use stentor_core::batch::BatchBuilder;
 use stentor_core::{Compression, MessageId, Offset, PartitionIndex, Record, Timestamp};
+use tokio::sync::Semaphore;
 
 use super::*;
 use crate::producer::pending::{BatchOutcome, Unresolved};
@@ -31,7 +32,7 @@ impl Bench {
     /// Sends a new batch; its number is its request.
     fn send(&mut self, movable: bool) {
         assert!(self.lane.takes_new(self.now, WINDOW));
-        let ticket = Ticket::new(self.next, &self.unresolved);
+        let ticket = Ticket::new(self.next, &self.unresolved, &Arc::new(Semaphore::new(0)));
         self.outcomes.push(Arc::clone(ticket.outcome()));
         let batch = batch(self.next, self.lane.next_sequenced());
         self.lane.append(Entry::new(batch, ticket, movable, self.now.after(Duration::from_secs(30))), self.next);
