@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use quinn::{ConnectError, ConnectionError, Endpoint, EndpointConfig, TokioRuntime};
+use quinn::{ConnectError, ConnectionError, Endpoint, EndpointConfig};
 use stentor_core::transport::{Connection, Transport, TransportError};
 use tokio::time::timeout;
 
@@ -79,7 +79,8 @@ impl QuicTransport {
             return Ok((endpoint.clone(), tls));
         }
         let socket = socket::bind(local, self.config.quic.socket_buffer_bytes)?;
-        let endpoint = Endpoint::new(self.endpoint_config.clone(), None, socket, Arc::new(TokioRuntime))?;
+        let sockets = Arc::new(self.config.quic.sockets());
+        let endpoint = Endpoint::new(self.endpoint_config.clone(), None, socket, sockets)?;
         Ok((slot.insert(endpoint).clone(), tls))
     }
 

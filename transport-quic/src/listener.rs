@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use quinn::{Endpoint, Incoming, TokioRuntime};
+use quinn::{Endpoint, Incoming};
 use stentor_core::Clock;
 use stentor_core::transport::{Connection, Listener, TransportError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -267,5 +267,5 @@ async fn bind(config: &ServerConfig, server: quinn::ServerConfig) -> io::Result<
     if let Some(key) = &config.reset_key {
         key.set(&mut endpoint);
     }
-    Endpoint::new(endpoint, Some(server), socket, Arc::new(TokioRuntime))
+    Endpoint::new(endpoint, Some(server), socket, Arc::new(config.quic.sockets()))
 }
