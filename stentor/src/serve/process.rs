@@ -1,7 +1,8 @@
-//! What this process uses, from `/proc`.
+//! What this process uses, from `/proc`, and what it may use.
 
 use procfs::WithCurrentSystemInfo;
 use procfs::process::Process;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stentor_broker::ProcessStats;
 
 /// User and system time since the start, and resident memory; zeros where there is no `/proc`.
@@ -12,6 +13,15 @@ pub(crate) fn process_stats() -> ProcessStats {
     ProcessStats { cpu_seconds, rss_bytes: stat.rss_bytes().get() }
 }
 
+/// Lets this process open as many files as it is allowed to. The store keeps each segment of its journal open: a backlog of
+/// some dozens of GiB alone would come near the 1,024 that systems set for the sake of programs that use `select`.
+pub(crate) fn allow_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, limit = ?limit.current, "no more files can be opened than the system's soft limit");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -19,5 +29,14 @@ mod tests {
     #[test]
     fn a_process_has_memory() {
         assert!(process_stats().rss_bytes > 1 << 20);
+    }
+
+    #[test]
+    fn as_many_files_may_be_open_as_the_hard_limit_says() {
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(1_000), ..limit }).unwrap();
+        allow_open_files();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
     }
 }

@@ -15,6 +15,7 @@ use crate::output::Failure;
 
 /// Opens the backends, recovering what they hold. `seed` numbers a store that is made by this.
 pub(super) async fn open(config: &Config, seed: u64) -> Result<BTreeMap<StorageKind, Arc<dyn Storage>>, Failure> {
+    super::process::allow_open_files();
     let memory: Arc<dyn Storage> = Arc::new(MemStorage::new());
     let (folder, node) = (config.data_dir.join(LSM_FOLDER), config.broker.node.clone());
     // Recovery reads files, so it stays off the threads that answer /healthz meanwhile.
