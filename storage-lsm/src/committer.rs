@@ -268,6 +268,7 @@ impl Committer {
             queue.room.active_left = left.saturating_sub(GROUP_HEADER_BYTES as u64);
             queue.room.spare = spare.saturating_sub(FIRST_GROUP + GROUP_HEADER_BYTES as u64);
         }
+        self.engine.active_bytes.store(self.segment.capacity, Ordering::Relaxed);
         self.engine.group_bytes.store(self.position / self.groups.max(1), Ordering::Relaxed);
         self.engine.want_spare(SpareWanted::of(left, self.segment.capacity));
     }

@@ -71,6 +71,8 @@ pub(crate) struct Engine {
     pub(crate) rewritten_bytes: AtomicU64,
     /// What the index and the reserve take on disk.
     pub(crate) other_bytes: AtomicU64,
+    /// How large the active segment is.
+    pub(crate) active_bytes: AtomicU64,
     /// How large the groups of the active segment are on average.
     pub(crate) group_bytes: AtomicU64,
     /// How urgently the next segment should be made ready: a [`SpareWanted`].
@@ -143,6 +145,7 @@ impl Engine {
             damage: Damage::default(),
             rewritten_bytes: AtomicU64::new(0),
             other_bytes: AtomicU64::new(0),
+            active_bytes: AtomicU64::new(opened.segment_bytes),
             group_bytes: AtomicU64::new(0),
             spare_wanted: AtomicU8::new(SpareWanted::No as u8),
             flush_wanted: AtomicBool::new(false),

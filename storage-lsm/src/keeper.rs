@@ -27,13 +27,18 @@ const LOOK_RARELY: Duration = Duration::from_secs(1);
 /// … which is room for so many segments. The committer rings whenever it comes to the half of one.
 const FAR_SEGMENTS: u64 = 16;
 
-/// How much of a spare is written and synced in one piece: about as much as the disk takes in a millisecond.
-const ZEROS_BYTES: usize = 512 << 10;
+/// How much of a spare is written and synced in one piece. Publishers' syncs wait behind it: measured, in pieces of 512 KiB
+/// it made them take 0.7 ms instead of 0.1.
+const ZEROS_BYTES: usize = 128 << 10;
 
 /// From this size of groups on, a spare is not written beforehand. Syncing into a file that was written before is twice as
 /// fast as into one that was only reserved, which counts while groups are small; large ones hardly gain, and the zeros would
 /// take half of what the disk can write (measured: publishers got a third more without).
-const LARGE_GROUP_BYTES: u64 = 256 << 10;
+const LARGE_GROUP_BYTES: u64 = 128 << 10;
+
+/// A spare is at most so many times as large as the active segment: after the first one, which is small, there is not the
+/// time to write a whole one beforehand.
+const GROWTH: u64 = 4;
 
 /// The least that is written at a look.
 const FILL_BYTES_MIN: u64 = 2 << 20;
@@ -163,7 +168,8 @@ impl Keeper {
             // A flush lets go of a segment that was written before, for nothing.
             SpareWanted::Soon if engine.segments.any_free() => engine.flush_wanted.store(true, Ordering::Relaxed),
             SpareWanted::Soon | SpareWanted::Now => {
-                let spare = Spare { generation: engine.next_generation(), bytes: engine.segment_bytes };
+                let bytes = engine.segment_bytes.min(GROWTH * engine.active_bytes.load(Ordering::Relaxed));
+                let spare = Spare { generation: engine.next_generation(), bytes };
                 let file = reserved(&engine, spare)?;
                 if engine.group_bytes.load(Ordering::Relaxed) < LARGE_GROUP_BYTES {
                     self.filling = Some(Filling { spare, file, position: 0 });

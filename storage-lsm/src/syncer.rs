@@ -54,7 +54,10 @@ pub(crate) struct Syncer {
     engine: Arc<Engine>,
     /// A leaf, not held across I/O.
     state: Mutex<State>,
-    changed: Condvar,
+    /// A turn is over, or the thread is gone.
+    over: Condvar,
+    /// The thread is called, or is to end. Apart from the other, so that it sleeps on while others take the turns.
+    called: Condvar,
 }
 
 struct State {
@@ -92,7 +95,7 @@ impl Drop for Turn<'_> {
         state.unsynced = std::mem::take(&mut self.unsynced);
         state.warm = std::mem::take(&mut self.warm);
         drop(state);
-        self.syncer.changed.notify_all();
+        self.syncer.over.notify_all();
     }
 }
 
@@ -117,15 +120,16 @@ impl Syncer {
             called: false,
             ended: false,
         };
-        Self { engine, state: Mutex::new(state), changed: Condvar::new() }
+        Self { engine, state: Mutex::new(state), over: Condvar::new(), called: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for the end of a turn.
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+        self.over.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Up to here the segment is known to be synced.
@@ -144,7 +148,7 @@ impl Syncer {
     pub(crate) fn call(&self) {
         let mut state = self.state();
         state.called = true;
-        self.changed.notify_all();
+        self.called.notify_one();
         while state.written_bytes > WRITTEN_BYTES_MAX && !state.ended {
             state = self.wait(state);
         }
@@ -206,7 +210,8 @@ impl Syncer {
 
     fn ended(&self) {
         self.state().ended = true;
-        self.changed.notify_all();
+        self.called.notify_one();
+        self.over.notify_all();
     }
 
     /// Takes turns when it is called, until the end. For a thread of its own.
@@ -215,13 +220,15 @@ impl Syncer {
         let _end = End(self);
         let mut state = self.state();
         while !state.ended {
-            if state.called && !state.busy && !state.written.is_empty() {
+            if state.busy {
+                state = self.wait(state);
+            } else if state.called && !state.written.is_empty() {
                 self.turn(state);
                 state = self.state();
             } else {
                 // What has been answered for by others needs no turn.
-                state.called &= !state.written.is_empty();
-                state = self.wait(state);
+                state.called = false;
+                state = self.called.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
     }
