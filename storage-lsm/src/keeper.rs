@@ -88,7 +88,7 @@ impl Keeper {
         Self { engine, low_looks: 0, left: 0, taken: 0, pause: LOOK_EVERY, filling: None }
     }
 
-    /// Watches until the store ends. What was not filled by then is deleted at the next start.
+    /// Watches until the store ends. What was not filled by then is a spare all the same: it is as long as it should be.
     pub(crate) fn run(mut self) {
         loop {
             if let Err(error) = self.look() {
