@@ -249,23 +249,24 @@ impl Syncer {
 
     fn answer(&self, groups: VecDeque<Written>, turn: &mut Turn<'_>) {
         let end = groups.back().map_or(turn.synced, |last| last.end);
-        if let Some(asking) = groups.iter().find(|group| group.must_sync) {
-            if self.engine.poisoned().is_none() {
-                match self.sync_file(&asking.segment) {
-                    Ok(()) => {
-                        let bytes_max = self.engine.config.warm_bytes;
-                        turn.warm.written(&asking.segment, (turn.synced, end), bytes_max);
-                        turn.synced = end;
-                    }
-                    Err(error) => self.engine.poison(&explain(&error)),
+        if let Some(asking) = groups.iter().find(|group| group.must_sync)
+            && self.engine.poisoned().is_none()
+        {
+            match self.sync_file(&asking.segment) {
+                Ok(()) => {
+                    let bytes_max = self.engine.config.warm_bytes;
+                    turn.warm.written(&asking.segment, (turn.synced, end), bytes_max);
+                    turn.synced = end;
                 }
+                Err(error) => self.engine.poison(&explain(&error)),
             }
-            if let Some(why) = self.engine.poisoned() {
-                for job in groups.into_iter().flat_map(|group| group.jobs) {
-                    job.receipt.resolve(Err(StorageError::Poisoned(why.clone())));
-                }
-                return;
+        }
+        // Also those that ask for no sync: they may have been written while the sync of one before them failed.
+        if let Some(why) = self.engine.poisoned() {
+            for job in groups.into_iter().flat_map(|group| group.jobs) {
+                job.receipt.resolve(Err(StorageError::Poisoned(why.clone())));
             }
+            return;
         }
         for group in groups {
             let shown = self.show(group);

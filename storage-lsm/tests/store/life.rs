@@ -1,6 +1,7 @@
 //! Opening, being killed, and opening again.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use stentor_conformance::fixtures::key;
@@ -314,5 +315,47 @@ fn changes_that_wait_together_share_one_sync() {
         // The first may have gone alone; the others waited for it together.
         let syncs = storage.usage().syncs - before;
         assert!(syncs <= 3, "{syncs} syncs for 80 changes");
+    });
+}
+
+/// Shown to fail with the answer of a group that asks for no sync given without a look whether the store is poisoned.
+#[test]
+fn what_was_written_while_a_sync_failed_is_not_answered_as_if_it_had_not() {
+    run(async {
+        let folder = tempdir().unwrap();
+        let faults = std::sync::Arc::new(super::support::Faults::default());
+        let disk = super::support::TestDisk::open(folder.path(), faults.clone());
+        let index = stentor_storage_lsm::index::FjallIndex::open(&folder.path().join("index"), Default::default());
+        let storage = LsmStorage::open_on(config(64 << 20), disk, std::sync::Arc::new(index.unwrap())).unwrap();
+        let mut synced = open(&storage, P).await;
+        let options = OpenOptions { durability: Durability::Buffered, ..SYNCED };
+        let mut buffered = storage.open(stentor_core::PartitionId(9), options).await.unwrap();
+        // The first segment is a small one; this begins a whole one, into which all the others go.
+        publish(&mut synced, &vec![7; 9 << 20]).await.unwrap();
+        // The committer syncs the first by itself. The other two are too large for one group, so the last waits when the one
+        // before it is written: that one is left to the syncer, and the last is written meanwhile.
+        faults.hold_syncs(true);
+        faults.hold_failure(true);
+        faults.fail_sync_number.store(2, Ordering::SeqCst);
+        let change = |partition: &stentor_core::storage::OpenPartition, bytes: usize| Change {
+            appends: vec![super::append(&vec![7; bytes])],
+            ..Change::new(partition.epoch, partition.writer.end())
+        };
+        let before = faults.writes.load(Ordering::SeqCst);
+        let first = synced.writer.commit(change(&synced, 1)).await.unwrap();
+        let writes = async |wanted: u64| {
+            while faults.writes.load(Ordering::SeqCst) < before + wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        writes(1).await;
+        let fails = synced.writer.commit(change(&synced, 5 << 20)).await.unwrap();
+        let behind = buffered.writer.commit(change(&buffered, 5 << 20)).await.unwrap();
+        faults.hold_syncs(false);
+        writes(3).await;
+        faults.hold_failure(false);
+        first.durable().await.unwrap();
+        assert!(matches!(fails.durable().await, Err(StorageError::Poisoned(_))));
+        assert!(matches!(behind.durable().await, Err(StorageError::Poisoned(_))));
     });
 }

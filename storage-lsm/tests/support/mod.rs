@@ -14,6 +14,12 @@ use stentor_storage_lsm::disk::{Disk, DiskEntry, DiskFile, DiskLock, FileDisk, S
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) fail_next_sync: AtomicBool,
+    /// The next sync but so many fails, once `hold_failure` lets it; 0 when none is to fail.
+    pub(crate) fail_sync_number: AtomicU64,
+    /// How often files were written.
+    pub(crate) writes: AtomicU64,
+    failure_held: Mutex<bool>,
+    failure_released: Condvar,
     /// How often files were read, and how often it was said what is read next.
     pub(crate) reads: AtomicU64,
     pub(crate) hints: AtomicU64,
@@ -33,10 +39,25 @@ impl Faults {
         self.released.notify_all();
     }
 
+    pub(crate) fn hold_failure(&self, hold: bool) {
+        *self.failure_held.lock().unwrap() = hold;
+        self.failure_released.notify_all();
+    }
+
     fn sync(&self) -> io::Result<()> {
         let mut held = self.held.lock().unwrap();
         while *held {
             held = self.released.wait(held).unwrap();
+        }
+        drop(held);
+        let number = self.fail_sync_number.load(Ordering::SeqCst);
+        self.fail_sync_number.store(number.saturating_sub(1), Ordering::SeqCst);
+        if number == 1 {
+            let mut held = self.failure_held.lock().unwrap();
+            while *held {
+                held = self.failure_released.wait(held).unwrap();
+            }
+            return Err(io::Error::other("the sync failed, as the test wanted"));
         }
         if self.fail_next_sync.swap(false, Ordering::SeqCst) {
             return Err(io::Error::other("the sync failed, as the test wanted"));
@@ -135,7 +156,9 @@ impl DiskFile for TestFile {
     }
 
     fn write_at(&self, position: u64, parts: &[&[u8]]) -> io::Result<()> {
-        self.file.write_at(position, parts)
+        self.file.write_at(position, parts)?;
+        self.faults.writes.fetch_add(1, Ordering::SeqCst);
+        Ok(())
     }
 
     fn read_at(&self, position: u64, buffer: &mut [u8]) -> io::Result<usize> {
