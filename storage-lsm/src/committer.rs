@@ -281,16 +281,23 @@ fn emergency_bytes(space: Space, bytes: u64, segment_bytes: u64) -> u64 {
     page_end(wanted.max(bytes))
 }
 
-/// Makes a file of this size under a spare's name.
-pub(crate) fn create_file(engine: &Engine, capacity: u64) -> io::Result<(Arc<dyn DiskFile>, String, u64)> {
-    let name = spare_name(engine.next_generation());
+/// Makes a spare of this size.
+pub(crate) fn create_spare(engine: &Engine, bytes: u64) -> io::Result<(Arc<dyn DiskFile>, Spare)> {
+    let spare = Spare { generation: engine.next_generation(), bytes };
+    let name = spare_name(spare.generation);
     let file = engine.disk.create(&name)?;
-    if let Err(error) = file.reserve(capacity) {
+    if let Err(error) = file.reserve(bytes) {
         drop(file);
         engine.disk.delete(&name)?;
         return Err(error);
     }
-    Ok((file, name, capacity))
+    Ok((file, spare))
+}
+
+/// Makes a file of this size under a spare's name.
+pub(crate) fn create_file(engine: &Engine, capacity: u64) -> io::Result<(Arc<dyn DiskFile>, String, u64)> {
+    let (file, spare) = create_spare(engine, capacity)?;
+    Ok((file, spare_name(spare.generation), capacity))
 }
 
 pub(crate) fn explain(error: &io::Error) -> String {

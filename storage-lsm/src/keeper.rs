@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use stentor_core::storage::StorageError;
 
+use crate::committer::create_spare;
 use crate::disk::{DiskFile, Space};
 use crate::engine::{Engine, SpareWanted};
 use crate::format::segment::{RESERVE_NAME, spare_name};
@@ -149,9 +150,7 @@ impl Keeper {
         let engine = self.engine.clone();
         if let Some(mut filling) = self.filling.take() {
             if let Err(error) = self.fill(&mut filling) {
-                drop(filling.file);
-                engine.disk.delete(&spare_name(filling.spare.generation))?;
-                return Err(error);
+                return discard(&engine, filling.file, filling.spare, error);
             }
             if filling.position < filling.spare.bytes {
                 self.filling = Some(filling);
@@ -169,8 +168,11 @@ impl Keeper {
             SpareWanted::Soon if engine.segments.any_free() => engine.flush_wanted.store(true, Ordering::Relaxed),
             SpareWanted::Soon | SpareWanted::Now => {
                 let bytes = engine.segment_bytes.min(GROWTH * engine.active_bytes.load(Ordering::Relaxed));
-                let spare = Spare { generation: engine.next_generation(), bytes };
-                let file = reserved(&engine, spare)?;
+                let (file, spare) = create_spare(&engine, bytes)?;
+                // So that the first group in it need not wait for that.
+                if let Err(error) = file.sync() {
+                    return discard(&engine, file, spare, error);
+                }
                 if engine.group_bytes.load(Ordering::Relaxed) < LARGE_GROUP_BYTES {
                     self.filling = Some(Filling { spare, file, position: 0 });
                 } else {
@@ -194,6 +196,13 @@ impl Keeper {
     }
 }
 
+/// Takes a spare off the disk that could not be made ready; gives back why.
+fn discard(engine: &Engine, file: Arc<dyn DiskFile>, spare: Spare, why: io::Error) -> io::Result<()> {
+    drop(file);
+    engine.disk.delete(&spare_name(spare.generation))?;
+    Err(why)
+}
+
 /// Writes zeros over a part of a file, and syncs them.
 pub(crate) fn write_zeros(file: &dyn DiskFile, mut position: u64, end: u64) -> io::Result<()> {
     let zeros = vec![0; ZEROS_BYTES];
@@ -204,20 +213,6 @@ pub(crate) fn write_zeros(file: &dyn DiskFile, mut position: u64, end: u64) -> i
         position += piece as u64;
     }
     Ok(())
-}
-
-/// Makes a spare's file, in its full length.
-fn reserved(engine: &Engine, spare: Spare) -> io::Result<Arc<dyn DiskFile>> {
-    let name = spare_name(spare.generation);
-    let file = engine.disk.create(&name)?;
-    match file.reserve(spare.bytes).and_then(|()| file.sync()) {
-        Ok(()) => Ok(file),
-        Err(error) => {
-            drop(file);
-            engine.disk.delete(&name)?;
-            Err(error)
-        }
-    }
 }
 
 fn below_watermark(engine: &Engine, space: Space, more: u64) -> bool {
