@@ -1,5 +1,6 @@
 """What the peers' load generators share: works, a socket that is read ahead, servers as processes, and what they cost."""
 
+import contextlib
 import functools
 import os
 import random
@@ -179,6 +180,19 @@ def at_rate(send, seconds=SECONDS, rate=RATE):
         if wait > 0:
             time.sleep(wait)
         send(due)
+
+
+@contextlib.contextmanager
+def beside(produce, *arguments):
+    """Runs a producer in a process of its own, and waits for its end at the end of the block."""
+    producer = os.fork()
+    if producer == 0:
+        try:
+            produce(*arguments)
+        finally:
+            os._exit(0)
+    yield
+    os.waitpid(producer, 0)
 
 
 def percentiles(latencies):

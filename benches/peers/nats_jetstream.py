@@ -129,27 +129,21 @@ def latencies(server, size):
     """From the moment a message was due to its delivery; each is acknowledged."""
     line = connect(server.port)
     consumer(line)
-    producer = os.fork()
-    if producer == 0:
-        try:
-            produce_at_rate(server.port, size)
-        finally:
-            os._exit(0)
-    total = int(load.SECONDS * load.RATE)
-    found, asked, data = [], 2 * BATCH, b""
-    line.send(more(BATCH) * 2)
-    while len(found) < total:
-        data += line.receive()
-        now, end, out = time.monotonic() * 1e6, 0, []
-        for match in STAMPS.finditer(data):
-            found.append(now - int(match[2]))
-            out.append(b"PUB %s 4\r\n+ACK\r\n" % match[1])
-            end = match.end()
-        data = data[end:][-(size + 200):]
-        while asked - len(found) <= BATCH:
-            out.append(more(BATCH))
-            asked += BATCH
-        line.send(b"".join(out))
-    os.waitpid(producer, 0)
+    with load.beside(produce_at_rate, server.port, size):
+        total = int(load.SECONDS * load.RATE)
+        found, asked, data = [], 2 * BATCH, b""
+        line.send(more(BATCH) * 2)
+        while len(found) < total:
+            data += line.receive()
+            now, end, out = time.monotonic() * 1e6, 0, []
+            for match in STAMPS.finditer(data):
+                found.append(now - int(match[2]))
+                out.append(b"PUB %s 4\r\n+ACK\r\n" % match[1])
+                end = match.end()
+            data = data[end:][-(size + 200):]
+            while asked - len(found) <= BATCH:
+                out.append(more(BATCH))
+                asked += BATCH
+            line.send(b"".join(out))
     line.close()
     return load.percentiles(found)

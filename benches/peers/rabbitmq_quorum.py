@@ -180,22 +180,16 @@ def latencies(server, size):
     """From the moment a message was due to its delivery; each is acknowledged."""
     line, _ = connect(server.port)
     rest = consume(line)
-    producer = os.fork()
-    if producer == 0:
-        try:
-            produce_at_rate(server.port, size)
-        finally:
-            os._exit(0)
-    total, found = int(load.SECONDS * load.RATE), []
-    while len(found) < total:
-        rest += line.receive()
-        now, end, tags = time.monotonic() * 1e6, 0, []
-        for match in STAMPS.finditer(rest):
-            found.append(now - int(match[2]))
-            tags.append(match[1])
-            end = match.end()
-        rest = rest[end:][-(size + 200):]
-        line.send(acknowledgements(tags))
-    os.waitpid(producer, 0)
+    with load.beside(produce_at_rate, server.port, size):
+        total, found = int(load.SECONDS * load.RATE), []
+        while len(found) < total:
+            rest += line.receive()
+            now, end, tags = time.monotonic() * 1e6, 0, []
+            for match in STAMPS.finditer(rest):
+                found.append(now - int(match[2]))
+                tags.append(match[1])
+                end = match.end()
+            rest = rest[end:][-(size + 200):]
+            line.send(acknowledgements(tags))
     line.close()
     return load.percentiles(found)

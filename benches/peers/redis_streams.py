@@ -1,6 +1,5 @@
 """Redis streams, spoken to by ready-made pieces of its protocol, so that the generator costs little."""
 
-import os
 import re
 import time
 
@@ -106,28 +105,22 @@ def latencies(server, size):
     """From the moment a message was due to its delivery; each is acknowledged."""
     line = load.Line(server.port)
     create_group(line, GROUP)
-    producer = os.fork()
-    if producer == 0:
-        try:
-            produce_at_rate(server.port, size)
-        finally:
-            os._exit(0)
-    total = int(load.SECONDS * load.RATE)
-    read = command(b"XREADGROUP", b"GROUP", GROUP, b"c", b"COUNT", b"500", b"BLOCK", b"0", b"STREAMS", STREAM, b">")
-    found = []
-    line.send(read)
-    data = bytearray()
-    while len(found) < total:
-        data += line.receive()
-        # Whole once the last message that was announced is there to its end.
-        stamps = STAMPS.findall(data)
-        announced = re.search(rb"\r\n\*(\d+)\r\n\*2\r\n\$\d+\r\n\d+-", data)
-        if not announced or len(stamps) < int(announced[1]) or not data.endswith(b"\r\n"):
-            continue
-        now = time.monotonic()
-        found += [now * 1e6 - int(stamp) for _, stamp in stamps]
-        line.send(b"".join(command(b"XACK", STREAM, GROUP, id) for id, _ in stamps) + read)
-        data.clear()
-    os.waitpid(producer, 0)
+    with load.beside(produce_at_rate, server.port, size):
+        total = int(load.SECONDS * load.RATE)
+        read = command(b"XREADGROUP", b"GROUP", GROUP, b"c", b"COUNT", b"500", b"BLOCK", b"0", b"STREAMS", STREAM, b">")
+        found = []
+        line.send(read)
+        data = bytearray()
+        while len(found) < total:
+            data += line.receive()
+            # Whole once the last message that was announced is there to its end.
+            stamps = STAMPS.findall(data)
+            announced = re.search(rb"\r\n\*(\d+)\r\n\*2\r\n\$\d+\r\n\d+-", data)
+            if not announced or len(stamps) < int(announced[1]) or not data.endswith(b"\r\n"):
+                continue
+            now = time.monotonic()
+            found += [now * 1e6 - int(stamp) for _, stamp in stamps]
+            line.send(b"".join(command(b"XACK", STREAM, GROUP, id) for id, _ in stamps) + read)
+            data.clear()
     line.close()
     return load.percentiles(found)
